@@ -35,8 +35,8 @@ struct hill_why {
     char text[512];
 };
 
-/* Line ends and tabs become spaces, other control characters '?': what a message quotes (an argument, a file's name, a model's text)
- * must neither end its line nor speak to the terminal. */
+/* Line ends and tabs become spaces, other control characters '?': what a message quotes (an
+ * argument, a file's name, a model's text) must neither end its line nor speak to the terminal. */
 void hill_one_line(char *text);
 
 /* printf into why (NULL allowed) and return code, so that `return hill_fail(...)` reads well. The

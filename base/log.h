@@ -13,8 +13,8 @@
 
 enum hill_log_level { HILL_LOG_ERROR, HILL_LOG_WARN, HILL_LOG_INFO, HILL_LOG_DEBUG };
 
-/* Set the process name (kept, not copied) and the threshold; before the process is confined, for the
- * time zone is read here. */
+/* Set the process name (kept, not copied) and the threshold; before the process is confined, for
+ * the time zone is read here. */
 void hill_log_init(const char *process, enum hill_log_level threshold);
 
 /* Parse "error|warn|info|debug"; HILL_E_INVALID otherwise. */

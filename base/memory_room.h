@@ -3,10 +3,10 @@
  *
  * What: the machine's MemAvailable, or what the limits of this process's control groups leave,
  * whichever is less: for its group and each above it the limit less what is used, where pages of
- * files do not count as used, since the kernel gives them back. Versions 1 and 2 (memory.max; hybrid
- * mounts, too); a group whose folder is not there, as in a container, is looked for at the mount.
- * Who calls it: the coordinator's settings, hillctl doctor. Concurrency: any thread. Failure: what
- * cannot be read limits nothing.
+ * files do not count as used, since the kernel gives them back. Versions 1 and 2 (memory.max;
+ * hybrid mounts, too); a group whose folder is not there, as in a container, is looked for at the
+ * mount. Who calls it: the coordinator's settings, hillctl doctor. Concurrency: any thread.
+ * Failure: what cannot be read limits nothing.
  */
 #ifndef HILL_BASE_MEMORY_ROOM_H
 #define HILL_BASE_MEMORY_ROOM_H

@@ -22,8 +22,8 @@ const struct chat_format *chat_prompt_format(const Hill__ModelInfo *info);
 int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
                        const struct chat_message *messages, unsigned count, struct hill_why *why);
 
-/* Pieces as Generate has them: a list whose texts are the pieces' own, to be freed as one. NULL: out
- * of memory. */
+/* Pieces as Generate has them: a list whose texts are the pieces' own, to be freed as one. NULL:
+ * out of memory. */
 Hill__PromptPiece **chat_prompt_wire(const struct prompt_piece *pieces, size_t n);
 
 #endif

@@ -2,8 +2,8 @@
  * coordinator/balance.h - how many KV bytes belong to the hot pool: the paper's Eq. 2 to 4.
  *
  * What: pure arithmetic. M_c bytes are hot (scored by the CPU at f_c, sent to the GPU at B_c), M_s
- * are cold (scored by the drive at f_s, sent at B_s); alpha_c and alpha_s are the shares of them that
- * are selected and sent. Eq. 2: T_CPU = M_c / f_c + alpha_c M_c / B_c and T_CSD = M_s / f_s +
+ * are cold (scored by the drive at f_s, sent at B_s); alpha_c and alpha_s are the shares of them
+ * that are selected and sent. Eq. 2: T_CPU = M_c / f_c + alpha_c M_c / B_c and T_CSD = M_s / f_s +
  * alpha_s M_s / B_s; beta = M_c / M_s makes them equal. Units: f and B in bytes of FP16 KV per
  * second, M in bytes. Who calls it: service_profile.c, once both sides are measured. Failure:
  * HILL_E_INVALID when a number is not finite, a rate is not above 0, or a share is outside [0, 1].
@@ -21,23 +21,24 @@ struct balance_rates {
     double B_c, B_s; /* bytes per second to the GPU: from the hot pool, from the drive */
 };
 
-/* Eq. 4 with a share of its own for each side (the skewness correction of section 4.3: what is often
- * selected is hot): (1 / f_s + alpha_s / B_s) / (1 / f_c + alpha_c / B_c). */
+/* Eq. 4 with a share of its own for each side (the skewness correction of section 4.3: what is
+ * often selected is hot): (1 / f_s + alpha_s / B_s) / (1 / f_c + alpha_c / B_c). */
 int balance_beta(double *beta, const struct balance_rates *rates, double alpha_c, double alpha_s,
                  struct hill_why *why);
 
-/* Of several drives, n of them, f_s and B_s each: the speed of each (entries' bytes a second that it
- * scores and sends alpha_s of), into speeds; a drive that has not been measured: 0. When entries lie
- * in proportion to these all drives end together, so that they are one drive of the sum for Eq. 4,
- * which *rates gets as f_s and B_s. HILL_E_INVALID: none was measured. */
+/* Of several drives, n of them, f_s and B_s each: the speed of each (entries' bytes a second that
+ * it scores and sends alpha_s of), into speeds; a drive that has not been measured: 0. When entries
+ * lie in proportion to these all drives end together, so that they are one drive of the sum for Eq.
+ * 4, which *rates gets as f_s and B_s. HILL_E_INVALID: none was measured. */
 struct balance_drive {
     double f_s, B_s;
 };
 int balance_drives(struct balance_rates *rates, double *speeds, const struct balance_drive *drives,
                    unsigned n, double alpha_s, struct hill_why *why);
 
-/* A beta, above 0, with its bound beta <= M_0 / M_s (Eq. 3): of M bytes in all, at most M_0 are hot.
- * A beta above it becomes M_0 / (M - M_0); everything fits hot (M <= M_0): it stays. M, M_0 >= 0. */
+/* A beta, above 0, with its bound beta <= M_0 / M_s (Eq. 3): of M bytes in all, at most M_0 are
+ * hot. A beta above it becomes M_0 / (M - M_0); everything fits hot (M <= M_0): it stays. M and
+ * M_0 >= 0. */
 int balance_bound(double *beta, double free_beta, double M, double M_0, struct hill_why *why);
 
 /* The last samples of a figure that is measured step by step; a few wild ones do not move its

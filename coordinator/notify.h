@@ -4,10 +4,11 @@
  *
  * What: datagrams to the socket that $NOTIFY_SOCKET names (a path, or @name for an abstract one):
  * READY=1, STATUS= one line, WATCHDOG=1 twice in each $WATCHDOG_USEC, STOPPING=1. Without the
- * variable nothing is sent. Protocol: sd_notify(3), sd_watchdog_enabled(3). `scripts/hillinfer` gives
- * a pipe (--alive-fd): a line with this process's pid every second, the first from the loop. Who
- * calls it: pipeline.c, whose loop feeds both: one that does not go round feeds none. Concurrency:
- * one thread. Failure: what cannot be sent is lost; a manager that misses it says so itself.
+ * variable nothing is sent. Protocol: sd_notify(3), sd_watchdog_enabled(3). `scripts/hillinfer`
+ * gives a pipe (--alive-fd): a line with this process's pid every second, the first from the loop.
+ * Who calls it: pipeline.c, whose loop feeds both: one that does not go round feeds none.
+ * Concurrency: one thread. Failure: what cannot be sent is lost; a manager that misses it says so
+ * itself.
  */
 #ifndef HILL_COORDINATOR_NOTIFY_H
 #define HILL_COORDINATOR_NOTIFY_H
@@ -27,7 +28,8 @@ struct notify {
 
 /* Reads the three variables and takes them out of the environment: they are not the workers'. */
 void notify_open(struct notify *n, int64_t now_ns);
-/* Writes to this pipe, too; -1: to none. It is closed with n, or when nobody reads there any more. */
+/* Writes to this pipe, too; -1: to none. It is closed with n, or when nobody reads there any
+ * more. */
 void notify_alive(struct notify *n, int fd, int64_t now_ns);
 void notify_close(struct notify *n);
 

@@ -11,11 +11,12 @@
  * free for it while it is AWAITED;
  * nobody behind it is started before it has been taken up.
  * Life: WAITING -> RUNNING (Prefill sent) -> FINISHING (Done seen, statistics awaited) -> removed;
- * RUNNING or FINISHING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room beside
- * the others); RUNNING -> CANCELLING -> FINISHING. A request that another coordinator has left in its
- * token log is AWAITED until its client comes back -> WAITING; one with a log is DELIVERED before it
- * is removed. Both are parked: they run nowhere and wait for no slot. Who calls it: pipeline.c and its parts. Concurrency:
- * one thread. Failure: codes as documented; sends nothing itself.
+ * RUNNING or FINISHING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room
+ * beside the others); RUNNING -> CANCELLING -> FINISHING. A request that another coordinator has
+ * left in its token log is AWAITED until its client comes back -> WAITING; one with a log is
+ * DELIVERED before it is removed. Both are parked: they run nowhere and wait for no slot. Who calls
+ * it: pipeline.c and its parts. Concurrency: one thread. Failure: codes as documented; sends
+ * nothing itself.
  */
 #ifndef HILL_COORDINATOR_REQUEST_BOOK_H
 #define HILL_COORDINATOR_REQUEST_BOOK_H
@@ -213,8 +214,8 @@ void request_book_heard(struct request_book *book, const struct proto_address *c
 /* The running request whose current attempt has this wire_id. */
 struct request *request_book_by_wire(const struct request_book *book, uint64_t wire_id);
 
-/* Begin an attempt: a new wire id, RUNNING. HILL_E_PEER_GONE after REQUEST_ATTEMPTS_MAX without a new
- * token. */
+/* Begin an attempt: a new wire id, RUNNING. HILL_E_PEER_GONE after REQUEST_ATTEMPTS_MAX without a
+ * new token. */
 int request_begin_attempt(struct request_book *book, struct request *request, int64_t now_ns);
 /* The attempt is lost: its messages count no more; it counts, or not. */
 void request_interrupt(struct request *request, bool counts);
@@ -243,8 +244,8 @@ uint32_t request_resume_states(const struct request *request, uint32_t *first,
                                struct hash_state states[REQUEST_STATES]);
 /* The attempt has gone on with so many of the tokens; HILL_E_PROTOCOL: it cannot have. */
 int request_take_resumed(struct request *request, uint32_t tokens, int64_t now_ns);
-/* The attempt has gone on with so many units of the prompt, and computes some again; HILL_E_PROTOCOL:
- * it cannot have. */
+/* The attempt has gone on with so many units of the prompt, and computes some again;
+ * HILL_E_PROTOCOL: it cannot have. */
 int request_take_units(struct request *request, uint64_t units, uint64_t repeated);
 /* So many units of the prompt are computed in this attempt. */
 void request_note_units(struct request *request, uint64_t done);

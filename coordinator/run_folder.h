@@ -5,10 +5,10 @@
  * Contents: lock (flock'ed while the pipeline runs; holds the
  * coordinator's pid, and "progress" once a request got on), worker.sock,
  * heartbeat.sock, control.sock (ZeroMQ), pids (one line "PID START-TIME NAME" a worker), tiers
- * (tiers_record.h). Invariant: whoever holds the lock owns everything with the folder's run id: what
- * is there at the start was left by a killed pipeline and is removed (worker processes, segments,
- * sockets), but for the segments that the tiers' record names. Who calls it:
- * main.c (open, close), pipeline.c (pids). Concurrency: one thread. Failure: HILL_E_BUSY (a second
+ * (tiers_record.h). Invariant: whoever holds the lock owns everything with the folder's run id:
+ * what is there at the start was left by a killed pipeline and is removed (worker processes,
+ * segments, sockets), but for the segments that the tiers' record names. Who calls it: main.c
+ * (open, close), pipeline.c (pids). Concurrency: one thread. Failure: HILL_E_BUSY (a second
  * pipeline), HILL_E_INVALID (not a folder of ours alone), others from errno.
  */
 #ifndef HILL_COORDINATOR_RUN_FOLDER_H
@@ -37,8 +37,8 @@ int run_folder_write_pids(const struct run_folder *folder, const struct worker_t
 /* Say in the lock file that this life was of use: who starts the next one reads that. */
 void run_folder_note_progress(const struct run_folder *folder);
 
-/* Remove sockets, pids, lock, what is left and the folder itself (left if something foreign is in it). Safe when
- * not open. */
+/* Remove sockets, pids, lock, what is left and the folder itself (left if something foreign is in
+ * it). Safe when not open. */
 void run_folder_close(struct run_folder *folder);
 
 #endif

@@ -5,13 +5,14 @@
  * What: takes what clients ask for and what workers say of requests, keeps the requests (over
  * workers' deaths), and answers. service.c holds the one table of {message, sender, handler}; its
  * parts, each on those before it: service_trace.c, service_csd_model.c, service_profile.c (beta),
- * service_saves.c, service_log.c (token logs), service_prefix.c, service_stream.c (text), service_requests.c
- * (attempts, summaries), service_follow.c (requests of a coordinator that died, clients that come
- * back), service_model.c (what a client that renders chats asks), service_intake.c (generate,
- * cancel), service_restore.c, service_status.c. The workers are the supervisor's; it calls back through its hooks. Rule: a
- * function that may remove a request says so; its caller does not touch the request afterwards. Who calls it: pipeline.c the first section; the parts the rest.
- * Concurrency: one thread. Failure: a Reply or a Summary with a code and one line; the pipeline
- * goes on.
+ * service_saves.c, service_log.c (token logs), service_prefix.c, service_stream.c (text),
+ * service_requests.c (attempts, summaries), service_follow.c (requests of a coordinator that died,
+ * clients that come back), service_model.c (what a client that renders chats asks),
+ * service_intake.c (generate, cancel), service_restore.c, service_status.c. The workers are the
+ * supervisor's; it calls back through its hooks. Rule: a function that may remove a request says
+ * so; its caller does not touch the request afterwards. Who calls it: pipeline.c the first section;
+ * the parts the rest. Concurrency: one thread. Failure: a Reply or a Summary with a code and one
+ * line; the pipeline goes on.
  */
 #ifndef HILL_COORDINATOR_SERVICE_H
 #define HILL_COORDINATOR_SERVICE_H
@@ -141,7 +142,8 @@ int64_t request_logs_flush_ns(const struct service *sv);
 /* ---- service_prefix.c ---- */
 /* Can a request go on with entries that are there, as this pipeline is set up? */
 bool requests_can_go_on(const struct service *sv);
-/* And are entries all that they need for it? Then others may, and drives come and go beneath them. */
+/* And are entries all that they need for it? Then others may, and drives come and go beneath
+ * them. */
 bool requests_are_entries(const struct service *sv);
 /* May it take over what others have left, and leave its own? */
 bool request_keeps(const struct service *sv, const struct request *r);
@@ -245,8 +247,8 @@ struct prompt_sent {
     size_t n_ids;
     bool goes_on; /* after other tokens: nothing is put before it */
 };
-/* Its tokens, malloc'ed. HILL_E_TOO_LONG at once for so many bytes that no tokens of ctx_tokens make
- * them; else its tokens may be more than these. */
+/* Its tokens, malloc'ed. HILL_E_TOO_LONG at once for so many bytes that no tokens of ctx_tokens
+ * make them; else its tokens may be more than these. */
 int prompt_encode(const struct tokenizer *tokenizer, const struct prompt_sent *sent,
                   uint32_t ctx_tokens, uint32_t **tokens, uint64_t *count, struct hill_why *why);
 /* May a request be taken now? And take it: into the queue, Accepted to its client; save_path: where

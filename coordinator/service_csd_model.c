@@ -1,6 +1,6 @@
 /*
- * coordinator/service_csd_model.c - the device model: changed by clients, counted by the agent, shown
- * to both.
+ * coordinator/service_csd_model.c - the device model: changed by clients, counted by the agent,
+ * shown to both.
  *
  * What: settings hold the model in force; a change goes to the agent at once, and into every later
  * Configure. The agent tells its counters a few milliseconds after they change; they are summed

@@ -3,11 +3,12 @@
  * token logs of this run folder, and the clients that come back for them.
  *
  * A request goes on when its client has come: on the slot that it had, where its entries are (the
- * first epoch keeps the tiers for it), else it begins again: prompt and tokens are computed anew. Every
- * token that is made again is compared with that of its log or its client [I21]. Who calls it: pipeline.c (at the start),
- * service.c, service_intake.c, service_restore.c. Failure: a log that is damaged before its first
- * token is removed with one line, its client told that the request is lost; one that is damaged
- * later ends there, and the client's own tokens fill the rest. Concurrency: one thread.
+ * first epoch keeps the tiers for it), else it begins again: prompt and tokens are computed anew.
+ * Every token that is made again is compared with that of its log or its client [I21]. Who calls
+ * it: pipeline.c (at the start), service.c, service_intake.c, service_restore.c. Failure: a log
+ * that is damaged before its first token is removed with one line, its client told that the request
+ * is lost; one that is damaged later ends there, and the client's own tokens fill the rest.
+ * Concurrency: one thread.
  */
 #include "coordinator/service.h"
 
@@ -172,8 +173,8 @@ static void take_log(struct service *sv, const char *path)
     token_log_contents_finish(&contents);
 }
 
-/* Of a run folder whose pipeline has not come back: nobody waits for so long, and it has a prompt in
- * plain text. */
+/* Of a run folder whose pipeline has not come back: nobody waits for so long, and it has a prompt
+ * in plain text. */
 static void forget_old(const char *path)
 {
     struct stat info;

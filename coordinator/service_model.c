@@ -153,7 +153,8 @@ void model_take_detokenize(void *owner, struct arrival *a)
 
 /* ---- chats ---------------------------------------------------------------------------------- */
 
-/* A control token, or one that vocabularies without such tokens spell like one: <|end|>, [/INST]. */
+/* A control token, or one that vocabularies without such tokens spell like one: <|end|>,
+ * [/INST]. */
 static bool ends_answers(const struct gguf_string text)
 {
     const char *t = text.data;

@@ -1,6 +1,6 @@
 /*
- * coordinator/service_passages.c - the text of a request's passages, for a client that shows which of
- * them its queries have chosen (SequenceStats.chosen).
+ * coordinator/service_passages.c - the text of a request's passages, for a client that shows which
+ * of them its queries have chosen (SequenceStats.chosen).
  *
  * The tokens' texts one after another, cut where passages end; a character that reaches over an end
  * belongs to the later passage. Who calls it: service_requests.c. Concurrency: one thread. Failure:

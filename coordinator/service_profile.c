@@ -8,10 +8,10 @@
  * the share of each tier that queries upload in place of alpha; while requests run, medians of what
  * the last queries' stages took and uploaded take the place of what was measured, and beta follows
  * them, damped (balance_follow). Several drives are measured at every start, whatever --beta says:
- * the speed of each says how many entries go there. The scorer is told beta; M_0 bounds it there for
- * each sequence, and here for what is shown. Who calls it: service.c, service_requests.c,
- * service_status.c. Concurrency: one thread. Failure: nothing is held up for more than a second; what cannot be measured leaves beta
- * as it was, with one warning.
+ * the speed of each says how many entries go there. The scorer is told beta; M_0 bounds it there
+ * for each sequence, and here for what is shown. Who calls it: service.c, service_requests.c,
+ * service_status.c. Concurrency: one thread. Failure: nothing is held up for more than a second;
+ * what cannot be measured leaves beta as it was, with one warning.
  */
 #include "coordinator/service.h"
 

@@ -257,7 +257,8 @@ void requests_start(struct service *sv, int64_t now_ns)
     }
 }
 
-/* All tokens of one with a Done are out, and the statistics may still come: it keeps what it has. */
+/* All tokens of one with a Done are out, and the statistics may still come: it keeps what it
+ * has. */
 static void interrupt(struct service *sv, struct request *r, bool counts)
 {
     session_save_interrupted(sv, r);

@@ -49,8 +49,8 @@ static int read_question(const struct service *sv, struct restoring *x, struct h
     return code;
 }
 
-/* With from_prompt the newest token is the answer's first and not the prompt's last. A question on a
- * document that was saved with -n 1 is meant for the document. */
+/* With from_prompt the newest token is the answer's first and not the prompt's last. A question on
+ * a document that was saved with -n 1 is meant for the document. */
 static int count_prompt(struct restoring *x, struct hill_why *why)
 {
     const struct session_header *h = &x->header;

@@ -1,6 +1,6 @@
 /*
- * coordinator/service_saves.c - sessions saved: the terms of a session, and a client's order to save
- * a running request, handed on to the GPU worker and answered when it has.
+ * coordinator/service_saves.c - sessions saved: the terms of a session, and a client's order to
+ * save a running request, handed on to the GPU worker and answered when it has.
  *
  * Who calls it: service.c, service_requests.c, service_restore.c. Failure: a Reply with a code and
  * one line; nothing else changes. Concurrency: one thread.

@@ -1,6 +1,6 @@
 /*
- * coordinator/service_trace.c - stage events: a client's request to every worker, their answers back
- * to it.
+ * coordinator/service_trace.c - stage events: a client's request to every worker, their answers
+ * back to it.
  *
  * What: one client at a time watches; it has the watch until all workers have answered that it
  * is off, or until it was silent for TRACE_LEASE_MS (the workers end by themselves then,

@@ -218,9 +218,9 @@ static int size_gpu(struct settings *s, struct hill_why *why)
     return 0;
 }
 
-/* Under a limit the kernel kills who goes beyond: before anything runs, better nothing does. One that
- * comes back has its room: its predecessor's segments and weights may be counted still. What a killed
- * pipeline left is taken over or removed after this: that room is free. */
+/* Under a limit the kernel kills who goes beyond: before anything runs, better nothing does. One
+ * that comes back has its room: its predecessor's segments and weights may be counted still. What a
+ * killed pipeline left is taken over or removed after this: that room is free. */
 static int check_group(const struct settings *s, const struct tiers_record *left,
                        struct hill_why *why)
 {

@@ -59,8 +59,8 @@ int settings_size_like(struct settings *settings, const struct tiers_record *lef
                        struct hill_why *why);
 void settings_close(struct settings *settings);
 
-/* Free bytes where a file lies or will lie, with what the file has already; UINT64_MAX when the file
- * system cannot be asked. */
+/* Free bytes where a file lies or will lie, with what the file has already; UINT64_MAX when the
+ * file system cannot be asked. */
 uint64_t settings_file_room(const char *file);
 
 /* ---- the drive, or several (settings_drives.c): which, from 0 on ---- */

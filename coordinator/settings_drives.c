@@ -56,8 +56,8 @@ static int lay_out(const struct settings *s, uint64_t cap, struct pool_layout *l
     return pool_layout_with_keys(layout, &plan->geometry, epoch_key_bytes(&s->epoch), cap, why);
 }
 
-/* The cap of its pool, and what a pool of it is like. Of several drives: the part of each. like: the
- * cap that it has had, which follows from what was free then; 0: none. */
+/* The cap of its pool, and what a pool of it is like. Of several drives: the part of each. like:
+ * the cap that it has had, which follows from what was free then; 0: none. */
 static int size_drive(const struct settings *s, const char *url, uint64_t like, uint64_t *cap,
                       struct pool_layout *layout, struct hill_why *why)
 {
@@ -182,7 +182,8 @@ static uint32_t place_of(const struct settings *s, const char *url)
     return d;
 }
 
-/* The place for a new one: that in which it has been, else the first that is free; csd_drives: none. */
+/* The place for a new one: that in which it has been, else the first that is free; csd_drives:
+ * none. */
 static uint32_t free_place(const struct settings *s, const char *url)
 {
     uint32_t found = s->epoch.csd_drives;

@@ -124,9 +124,9 @@ static void say_changed(struct supervisor *s)
     set_change(s, CHANGE_NONE);
 }
 
-/* The scorer says when nobody needs what stayed on a detached drive, but a request that was cancelled
- * while it waited for an epoch is on its books for ever. None runs, and the scorer has had its time:
- * then an epoch without a drive says so. */
+/* The scorer says when nobody needs what stayed on a detached drive, but a request that was
+ * cancelled while it waited for an epoch is on its books for ever. None runs, and the scorer has
+ * had its time: then an epoch without a drive says so. */
 static void leave_plain_drive(struct supervisor *s)
 {
     int64_t now = clock_now_ns();

@@ -54,8 +54,8 @@ int admission_check(const struct core *core, const struct agent *agent, const st
     return 0;
 }
 
-/* May it begin, and with which blocks and stripes a layer? goes_on: what the sequence has already is
- * room for it. */
+/* May it begin, and with which blocks and stripes a layer? goes_on: what the sequence has already
+ * is room for it. */
 static int plan_tiers(struct core *core, const struct agent *agent, struct sequence *s,
                       bool goes_on, uint32_t *blocks, uint32_t *stripes, struct hill_why *why)
 {

@@ -71,8 +71,8 @@ static int take_layer(struct core *c, struct sequence *s, uint32_t layer, uint32
 }
 
 /* All layers up to their newest whole step; of a prompt that is not whole, what is there without a
- * gap, layer after layer, a session's entries before the others: entries that follow a gap are on no
- * side's books [I25]. */
+ * gap, layer after layer, a session's entries before the others: entries that follow a gap are on
+ * no side's books [I25]. */
 static int take_layers(struct core *c, struct sequence *s, const struct kept_plan *plan,
                        uint32_t step_tokens, struct hill_why *why)
 {

@@ -1,18 +1,17 @@
 /*
  * cpu_scorer/adoption.h - sequences of an earlier epoch are taken up again.
  *
- * What: a scorer that starts over a hot segment which an earlier one laid out looks at what that one
- * had noted of each sequence (kept.h). A sequence whose words, checks and entries are whole up to
- * its newest step has its blocks and stripes set aside again and is DORMANT; so is one that has no
- * step yet, with what there is of its prompt: layer after layer, up to the first token that is
- * nowhere. All others are freed.
- * A SEQ_BEGIN of the same request says how many tokens it can go on with: what is newer is dropped,
- * the agent is told which cold slots count (ADOPT), and with its last completion the sequence is as
- * it was at the end of that step. What selections depend on is the same then: which tokens there
- * are. What answers do not depend on begins anew: what the GPU holds, counts of the placement,
- * copies in the cold pool.
- * Who calls it: requests.c, scorer.c. Failure: the sequence is freed and its request begins anew;
- * no entry is used that its check does not fit.
+ * What: a scorer that starts over a hot segment which an earlier one laid out looks at what that
+ * one had noted of each sequence (kept.h). A sequence whose words, checks and entries are whole up
+ * to its newest step has its blocks and stripes set aside again and is DORMANT; so is one that has
+ * no step yet, with what there is of its prompt: layer after layer, up to the first token that is
+ * nowhere. All others are freed. A SEQ_BEGIN of the same request says how many tokens it can go on
+ * with: what is newer is dropped, the agent is told which cold slots count (ADOPT), and with its
+ * last completion the sequence is as it was at the end of that step. What selections depend on is
+ * the same then: which tokens there are. What answers do not depend on begins anew: what the GPU
+ * holds, counts of the placement, copies in the cold pool. Who calls it: requests.c, scorer.c.
+ * Failure: the sequence is freed and its request begins anew; no entry is used that its check does
+ * not fit.
  */
 #ifndef HILL_CPU_SCORER_ADOPTION_H
 #define HILL_CPU_SCORER_ADOPTION_H
@@ -25,8 +24,8 @@ void adoption_find(struct core *c);
 /* Can this SEQ_BEGIN take up what the slot holds? As of which step; NULL: its prompt alone. */
 bool adoption_fits(const struct core *c, const struct sequence *s, const struct record_seq_begin *r,
                    const struct kept_step **step);
-/* Everything on this side is as it was then, or has at most so many tokens of the prompt; s has been
- * started for the request. On to ADOPTING. HILL_E_NOMEM. */
+/* Everything on this side is as it was then, or has at most so many tokens of the prompt; s has
+ * been started for the request. On to ADOPTING. HILL_E_NOMEM. */
 int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step, uint32_t most);
 
 /* What SEQ_READY says of it. */

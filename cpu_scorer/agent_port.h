@@ -1,17 +1,17 @@
 /*
  * cpu_scorer/agent_port.h - the port to the drives' agents: their rings, commands, silence.
  *
- * What: each drive has an agent with four rings. Modules above it name a drive, reserve a command in
- * its ring, fill it and publish it; in a command slots have the drive's own numbers (agent_slot), in
- * all tables those of cold_map.h. COMMIT and RELEASE are split here by drive. What comes back is
- * checked [I20], counted and handed to who asked for it (agent_on). Every payload byte of the agent's
- * two rings is a Score Block's tuples (link_score), a fixed header or a completion (control), or,
- * being nothing of these, counted as link_key. A raw key that came over would show there, as do
- * those that READ_KEYS brings on purpose (completions say how many bytes) [I19].
- * Who calls it: the data thread. Failure: where an agent is silent past the deadline with commands
- * open, the port is given up until the next epoch, with all drives: nearly every sequence has entries
- * on each of them, and the coordinator has found a process that stands still long before. A peer
- * seen gone is only silent: the coordinator brings a new epoch.
+ * What: each drive has an agent with four rings. Modules above it name a drive, reserve a command
+ * in its ring, fill it and publish it; in a command slots have the drive's own numbers
+ * (agent_slot), in all tables those of cold_map.h. COMMIT and RELEASE are split here by drive. What
+ * comes back is checked [I20], counted and handed to who asked for it (agent_on). Every payload
+ * byte of the agent's two rings is a Score Block's tuples (link_score), a fixed header or a
+ * completion (control), or, being nothing of these, counted as link_key. A raw key that came over
+ * would show there, as do those that READ_KEYS brings on purpose (completions say how many bytes)
+ * [I19]. Who calls it: the data thread. Failure: where an agent is silent past the deadline with
+ * commands open, the port is given up until the next epoch, with all drives: nearly every sequence
+ * has entries on each of them, and the coordinator has found a process that stands still long
+ * before. A peer seen gone is only silent: the coordinator brings a new epoch.
  */
 #ifndef HILL_CPU_SCORER_AGENT_PORT_H
 #define HILL_CPU_SCORER_AGENT_PORT_H
@@ -54,7 +54,8 @@ struct agent {
 void agent_init(struct agent *a, struct core *core);
 void agent_on(struct agent *a, uint32_t type, agent_handler *take, void *context);
 
-/* Room in a drive's command ring: 1; 0: none now; negative: the ring is damaged or the agent lost. */
+/* Room in a drive's command ring: 1; 0: none now; negative: the ring is damaged or the agent
+ * lost. */
 int agent_reserve(struct agent *a, uint32_t drive, uint32_t bytes, void **payload);
 /* The command that was reserved goes out; so does a DEMOTE, in the background ring. */
 void agent_publish(struct agent *a, uint32_t drive, enum layout_ring ring, uint32_t type,
@@ -78,8 +79,8 @@ static inline uint32_t agent_slot(const struct agent *a, uint32_t slot)
 
 /* Have all drives' command rings room for so many bytes? */
 bool agent_has_room(struct agent *a, uint32_t bytes);
-/* A COMMIT or RELEASE of these slots, to each drive that has some: to all, or, with an error, to none.
- * 0, or an error. */
+/* A COMMIT or RELEASE of these slots, to each drive that has some: to all, or, with an error, to
+ * none. 0, or an error. */
 int agent_push_slots(struct agent *a, uint32_t type, uint32_t sequence, uint32_t layer,
                      const uint32_t *slots, uint32_t n);
 /* To all drives; s->trims says to which. 0, or HILL_E_WOULD_BLOCK. */
@@ -89,8 +90,8 @@ int agent_trim_drive(struct agent *a, struct sequence *s, uint32_t drive);
 /* One of several drives, which has nothing to answer, is not there any more. */
 void agent_leave(struct agent *a, uint32_t drive);
 
-/* What writing an entry takes of the drives' time, over what fetching one does: as their completions
- * say; 0: not known yet. */
+/* What writing an entry takes of the drives' time, over what fetching one does: as their
+ * completions say; 0: not known yet. */
 double agent_write_cost(const struct agent *a);
 
 /* Take what the agent has sent: 1, 0, or an error. */

@@ -1,17 +1,16 @@
 /*
- * cpu_scorer/carry.h - cold entries are carried away from where they lie, a batch at a time: up into
- * the hot pool, or over to another drive.
+ * cpu_scorer/carry.h - cold entries are carried away from where they lie, a batch at a time: up
+ * into the hot pool, or over to another drive.
  *
- * What: FETCH brings a batch of one layer into free staging slots. A query that comes meanwhile waits
- * in AWAIT [I4], so an answer is late by one batch at most. Up: the entries become hot and the drive
- * is told (RELEASE). Over: they go out as a DEMOTE to the drive that lacks most of its share
- * (cold_map_deal), staging is free again and queries go on; its completion brings COMMIT on the one
- * drive, RELEASE on the other, and the flip (demotion.h). Until then nothing else of the layer moves.
- * Selections do not depend on any of it.
- * Who calls it: drain.c and spread.c, which say what is carried, one batch at a time. Failure: an
- * entry that cannot be read, and what has no place any more, stays where it is. An agent that never
- * answers keeps the batch's staging slots, which nobody has set aside but the sequence that fails
- * with it [I9].
+ * What: FETCH brings a batch of one layer into free staging slots. A query that comes meanwhile
+ * waits in AWAIT [I4], so an answer is late by one batch at most. Up: the entries become hot and
+ * the drive is told (RELEASE). Over: they go out as a DEMOTE to the drive that lacks most of its
+ * share (cold_map_deal), staging is free again and queries go on; its completion brings COMMIT on
+ * the one drive, RELEASE on the other, and the flip (demotion.h). Until then nothing else of the
+ * layer moves. Selections do not depend on any of it. Who calls it: drain.c and spread.c, which say
+ * what is carried, one batch at a time. Failure: an entry that cannot be read, and what has no
+ * place any more, stays where it is. An agent that never answers keeps the batch's staging slots,
+ * which nobody has set aside but the sequence that fails with it [I9].
  */
 #ifndef HILL_CPU_SCORER_CARRY_H
 #define HILL_CPU_SCORER_CARRY_H
@@ -57,8 +56,8 @@ int carry_start(struct carry *c, struct sequence *s, uint32_t layer, uint32_t dr
                 uint32_t n);
 /* Only while no query is past AWAIT. 1, 0. */
 int carry_pump(struct carry *c);
-/* The batch that is over: `landed` of its entries have left the drive, or are on their way to another
- * one; `status` why not all. */
+/* The batch that is over: `landed` of its entries have left the drive, or are on their way to
+ * another one; `status` why not all. */
 void carry_end(struct carry *c);
 
 #endif

@@ -132,7 +132,8 @@ static uint16_t *fine_of(const struct chunk_table *t, uint32_t chunk)
     return fine + (uint64_t)chunk * t->halves;
 }
 
-/* Of a whole fine chunk: behind all abstracts, which have an even number of halves a key dimension. */
+/* Of a whole fine chunk: behind all abstracts, which have an even number of halves a key
+ * dimension. */
 static uint64_t *check_of(const struct chunk_table *t, uint32_t chunk)
 {
     return (uint64_t *)(void *)(t->states + (t->list + 1) * t->stride) - t->n_fine + chunk;

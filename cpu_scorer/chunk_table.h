@@ -3,17 +3,17 @@
  * looks at (leoam; kv/bounds.h).
  *
  * What: abstracts of fine and coarse chunks, kept as tokens are appended, wherever those go; the
- * fine ones in the hot segment, each with a check once it is whole, so that they outlive the scorer.
- * chunk_table_begin works out the attention mass of coarse chunks by their bounds; the best ones
- * are refined, and of their fine chunks those with the most mass by their bounds are candidates,
- * until there are enough tokens (kv_bounds_candidates). Ties go to the newer chunk. Then keys of
- * candidates come in any order (chunk_table_keys, by several threads, each position once), and
- * chunk_table_finish gives scores: the candidates' attention mass among themselves, 0 for the
- * others. A chunk that is not whole below n_tokens is refined, or a candidate, without being
- * bounded: tokens beyond may have come already, and the search must not depend on when. Memory:
- * counted in M_0 (kv/plan.c). Who calls it: evaluate_chunks.c. Concurrency: chunk_table_keys by the
- * pool's threads between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at
- * create; HILL_E_PROTOCOL when keys are missing.
+ * fine ones in the hot segment, each with a check once it is whole, so that they outlive the
+ * scorer. chunk_table_begin works out the attention mass of coarse chunks by their bounds; the best
+ * ones are refined, and of their fine chunks those with the most mass by their bounds are
+ * candidates, until there are enough tokens (kv_bounds_candidates). Ties go to the newer chunk.
+ * Then keys of candidates come in any order (chunk_table_keys, by several threads, each position
+ * once), and chunk_table_finish gives scores: the candidates' attention mass among themselves, 0
+ * for the others. A chunk that is not whole below n_tokens is refined, or a candidate, without
+ * being bounded: tokens beyond may have come already, and the search must not depend on when.
+ * Memory: counted in M_0 (kv/plan.c). Who calls it: evaluate_chunks.c. Concurrency:
+ * chunk_table_keys by the pool's threads between begin and finish, the rest by the data thread.
+ * Failure: HILL_E_NOMEM at create; HILL_E_PROTOCOL when keys are missing.
  */
 #ifndef HILL_CPU_SCORER_CHUNK_TABLE_H
 #define HILL_CPU_SCORER_CHUNK_TABLE_H
@@ -37,8 +37,9 @@ uint64_t chunk_table_bytes(const struct chunk_table *t);
 void chunk_table_append(struct chunk_table *t, uint32_t sequence, uint32_t layer, uint32_t first,
                         uint32_t n, const uint16_t *entries, uint32_t entry_halfs);
 
-/* An earlier scorer's, of n_tokens: the whole chunks' abstracts are what they were. The tokens behind
- * them, from the position that is returned on, are to be appended again. Negative: HILL_E_DAMAGED. */
+/* An earlier scorer's, of n_tokens: the whole chunks' abstracts are what they were. The tokens
+ * behind them, from the position that is returned on, are to be appended again. Negative:
+ * HILL_E_DAMAGED. */
 int64_t chunk_table_adopt(struct chunk_table *t, uint32_t sequence, uint32_t layer,
                           uint32_t n_tokens);
 

@@ -16,8 +16,8 @@
  * many or not, so that a slot says whose it is. A list is one (sequence, layer); what it has on one
  * drive is a part (cold_map_part), with stripes and an order of its own. Where the next entries go
  * cold_map_deal says: to the part that lacks most of its drive's share, so that all drives take
- * equally long for a query. A drive that is left (cold_map_leave) takes nothing more. With one drive a
- * list is its part.
+ * equally long for a query. A drive that is left (cold_map_leave) takes nothing more. With one
+ * drive a list is its part.
  *
  * Memory: 4 bytes per cold slot and one per group, private (with the selector
  * the scorer's only large private memory). Who calls it: the scorer's data thread alone. The pool's
@@ -114,7 +114,8 @@ static inline bool cold_map_takes(const struct cold_map *map, uint32_t drive)
 uint32_t cold_map_committed(const struct cold_map *map, uint32_t list);
 uint32_t cold_map_stripes(const struct cold_map *map, uint32_t list);
 
-/* Each drive's speed, against the others': the shares of what is dealt from now on. All 0: equal. */
+/* Each drive's speed, against the others': the shares of what is dealt from now on. All 0:
+ * equal. */
 void cold_map_set_speeds(struct cold_map *map, const double *speeds);
 /* Of several drives: this one takes nothing more, or does again. */
 void cold_map_leave(struct cold_map *map, uint32_t drive, bool leaves);
@@ -135,8 +136,9 @@ void cold_map_release(struct cold_map *map, uint32_t list);
 
 /* A new process finds its committed slots by the location words: each of them is held, then
  * cold_map_recovered orders the list's stripes and adds free ones up to n. Slots between those that
- * are held count as copies, of COLD_NOBODY, so that they are handed out again. HILL_E_DAMAGED: there
- * is no such slot, or it is held by another; HILL_E_NOSPACE. The list is to be released then. */
+ * are held count as copies, of COLD_NOBODY, so that they are handed out again. HILL_E_DAMAGED:
+ * there is no such slot, or it is held by another; HILL_E_NOSPACE. The list is to be released then.
+ */
 int cold_map_hold(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t position);
 int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n);
 

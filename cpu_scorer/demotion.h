@@ -11,8 +11,8 @@
  * agent sees after the RELEASE of those slots. An entry that goes from one drive to another
  * (carry.h) does as one from the hot pool, but that its flip frees a slot of the other drive, by
  * RELEASE.
- * Who calls it: intake.c, moves.c, carry.c, requests.c, side_speeds.c. Failure: a DEMOTE that fails fails
- * its request.
+ * Who calls it: intake.c, moves.c, carry.c, requests.c, side_speeds.c. Failure: a DEMOTE that fails
+ * fails its request.
  */
 #ifndef HILL_CPU_SCORER_DEMOTION_H
 #define HILL_CPU_SCORER_DEMOTION_H

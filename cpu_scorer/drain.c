@@ -330,8 +330,8 @@ static void count_left(struct drain *d)
     }
 }
 
-/* May what the sequence has on one of several still change? Those that have failed or ended are gone
- * soon. */
+/* May what the sequence has on one of several still change? Those that have failed or ended are
+ * gone soon. */
 static bool is_under_way(const struct drain *d, const struct sequence *s)
 {
     return stripes_held(d, s) &&

@@ -3,16 +3,15 @@
  *
  * What: from drain_begin on no sequence is given room on the drive, and what lies there is carried
  * away (carry.h), the newest entries of a layer first, a batch at a time.
- * The only drive: its entries come up. Each sequence gets hot blocks for all of its tokens, as far as
- * M_0 has them unreserved: those that do are hot for good and give their stripes back; of the others
- * the newest entries are hot and the rest stays on the drive, where their new entries go as well.
- * One of several: its entries go to the others, where these have as many stripes to spare as the
- * sequence has on the drive; else up, where M_0 has blocks for all of its tokens. That is found out
- * for all sequences before anything moves: where one has no place for what it has there, nothing
- * changes, the drive takes entries again, and the answer says how much has none.
- * Who calls it: scorer.c. Failure: an entry that cannot be read stays where it is, and with it all
- * that its request has on the drive then; a query that selects it fails its request, as it would
- * have.
+ * The only drive: its entries come up. Each sequence gets hot blocks for all of its tokens, as far
+ * as M_0 has them unreserved: those that do are hot for good and give their stripes back; of the
+ * others the newest entries are hot and the rest stays on the drive, where their new entries go as
+ * well. One of several: its entries go to the others, where these have as many stripes to spare as
+ * the sequence has on the drive; else up, where M_0 has blocks for all of its tokens. That is found
+ * out for all sequences before anything moves: where one has no place for what it has there,
+ * nothing changes, the drive takes entries again, and the answer says how much has none. Who calls
+ * it: scorer.c. Failure: an entry that cannot be read stays where it is, and with it all that its
+ * request has on the drive then; a query that selects it fails its request, as it would have.
  */
 #ifndef HILL_CPU_SCORER_DRAIN_H
 #define HILL_CPU_SCORER_DRAIN_H

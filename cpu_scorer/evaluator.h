@@ -45,9 +45,9 @@ struct evaluator_ops { /* what is NULL has nothing to do */
     uint64_t (*bytes)(const struct evaluator *e); /* private, part of M_0 */
 
     void (*open)(struct evaluator *e, const struct sequence *s); /* a sequence begins */
-    /* It is an earlier scorer's, with the tokens that its layers have, as of its newest step: is what
-     * is kept of them beside their entries (kv_plan_state_bytes) what it was then? HILL_E_DAMAGED,
-     * HILL_E_UNSUPPORTED: it begins anew. */
+    /* It is an earlier scorer's, with the tokens that its layers have, as of its newest step: is
+     * what is kept of them beside their entries (kv_plan_state_bytes) what it was then?
+     * HILL_E_DAMAGED, HILL_E_UNSUPPORTED: it begins anew. */
     int (*adopt)(struct evaluator *e, const struct sequence *s);
     /* the first tokens of a layer are in this record, and none is placed yet */
     void (*look)(struct evaluator *e, const struct sequence *s, const struct record_append *r);

@@ -17,9 +17,9 @@
  * A list never takes more blocks than were reserved for it, so taking a block within the
  * reservation cannot fail. A successor process relies on words, checks and entries alone: lists,
  * owners, positions and digests are made anew out of them [I24] (hkm_adopt, hkm_recover), so that a
- * kill at any moment leaves nothing to repair. Who calls it: the scorer's data thread alone; scoring
- * threads read digest planes while that thread changes none of them. Failure: codes as documented at
- * each function.
+ * kill at any moment leaves nothing to repair. Who calls it: the scorer's data thread alone;
+ * scoring threads read digest planes while that thread changes none of them. Failure: codes as
+ * documented at each function.
  */
 #ifndef HILL_CPU_SCORER_HKM_H
 #define HILL_CPU_SCORER_HKM_H
@@ -73,8 +73,8 @@ struct hkm_header {
     uint64_t pad[5];
 };
 
-/* What the entry in a slot must be, whoever looks: the entry's checksum (pool_entry_checksum), and a
- * number that only this checksum at this (request, layer, position) has. So a word that points at
+/* What the entry in a slot must be, whoever looks: the entry's checksum (pool_entry_checksum), and
+ * a number that only this checksum at this (request, layer, position) has. So a word that points at
  * another entry is found, and an entry that has changed. */
 struct hkm_check {
     uint32_t sum, bound;
@@ -144,9 +144,9 @@ uint64_t hkm_block_bytes(const struct kv_geometry *g);
 int hkm_init(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
              struct hill_why *why);
 
-/* The same over what an earlier process laid out for the same config: words, checks and entries stay,
- * every block is free. Each sequence must then be recovered or released. HILL_E_DAMAGED: it is
- * something else; nothing changed. */
+/* The same over what an earlier process laid out for the same config: words, checks and entries
+ * stay, every block is free. Each sequence must then be recovered or released. HILL_E_DAMAGED: it
+ * is something else; nothing changed. */
 int hkm_adopt(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_config *config,
               struct hill_why *why);
 /* Positions from 0 on whose words name a place, at most `most`. */
@@ -174,8 +174,8 @@ int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
 int hkm_grow(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
 /* The sequence is another request's from now on: its first n_tokens get that request's checks. */
 void hkm_rename(struct hkm *h, uint32_t sequence, uint32_t n_tokens, uint64_t identity);
-/* Up to `more` further blocks for every layer of a sequence that has a reservation; returns how many
- * each has got. */
+/* Up to `more` further blocks for every layer of a sequence that has a reservation; returns how
+ * many each has got. */
 uint32_t hkm_extend(struct hkm *h, uint32_t sequence, uint32_t more);
 
 /* Free everything a sequence holds and its reservation; its words become nowhere. */

@@ -6,10 +6,10 @@
  *     else:  h(n) = min(limit, max(ceil(n * beta / (1 + beta)), min(n, sinks + window)))
  * limit is what M_0 gives this sequence per layer: M_0 wins over beta. beta = M_c / M_s, hot over
  * cold (paper, 4.3). A sequence whose beta may change reserves what it may have at most. With a
- * fixed beta h grows by at most one per token, so what is cold never has to come back. Admission (hot_share_plan) reserves for the whole length ahead, so that nothing is refused
- * in mid-request. Each of n sequences may have 1/n of the hot blocks and of the cold stripes
- * whatever the others do; one that needs more gets what nobody has reserved, or is told to wait.
- * Pure functions.
+ * fixed beta h grows by at most one per token, so what is cold never has to come back. Admission
+ * (hot_share_plan) reserves for the whole length ahead, so that nothing is refused in mid-request.
+ * Each of n sequences may have 1/n of the hot blocks and of the cold stripes whatever the others
+ * do; one that needs more gets what nobody has reserved, or is told to wait. Pure functions.
  */
 #ifndef HILL_CPU_SCORER_HOT_SHARE_H
 #define HILL_CPU_SCORER_HOT_SHARE_H
@@ -54,8 +54,8 @@ bool hot_share_stripes(const struct hot_share_room *room, const uint32_t most[LA
                        uint32_t cold, uint32_t stripes[LAYOUT_DRIVES_MAX]);
 
 /* For a sequence that may grow to max_tokens: fill p->limit and p->copies, the hot blocks and, of
- * each drive, the cold stripes to reserve per layer. HILL_E_BUSY when it fits once others have ended;
- * HILL_E_TOO_LONG (why says what is missing) when it does not fit empty tiers. */
+ * each drive, the cold stripes to reserve per layer. HILL_E_BUSY when it fits once others have
+ * ended; HILL_E_TOO_LONG (why says what is missing) when it does not fit empty tiers. */
 int hot_share_plan(struct hot_share *p, const struct hot_share_room *room, uint32_t max_tokens,
                    uint32_t *blocks_per_layer, uint32_t stripes_per_layer[LAYOUT_DRIVES_MAX],
                    struct hill_why *why);

@@ -194,7 +194,8 @@ static uint64_t fill_window(const struct key_reader *r, struct key_window *w, ui
     return used;
 }
 
-/* The drive that has something left and fewest windows on their way; COLD_NONE: all is asked for. */
+/* The drive that has something left and fewest windows on their way; COLD_NONE: all is asked
+ * for. */
 static uint32_t next_drive(const struct key_reader *r)
 {
     uint32_t open[LAYOUT_DRIVES_MAX] = {0}, found = COLD_NONE;

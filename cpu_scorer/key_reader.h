@@ -4,15 +4,14 @@
  *
  * What: hot keys are evaluated where they lie, as a job of the scoring threads. Cold ones come over
  * the link with every query: READ_KEYS commands fill the windows behind the staging arena, up to
- * KV_KEY_WINDOWS on their way while the threads evaluate the hot keys and then the windows that have
- * arrived. Of several drives the one with fewest windows on their way has the next, so that all of
- * them read at the same time. Windows are given again when they have been evaluated; the last are
- * smaller than the first, since what comes last is evaluated when the drive has nothing more to do.
- * What came over is counted as link_key by its completions.
- * Digests come and are evaluated in whole groups (host-digest).
- * Who calls it: evaluate_mass.c, evaluate_chunks.c, evaluate_host.c; data thread alone. Failure:
- * a query that fails is settled when no command of it is out any more, since the agent may still be
- * writing into a window [I13].
+ * KV_KEY_WINDOWS on their way while the threads evaluate the hot keys and then the windows that
+ * have arrived. Of several drives the one with fewest windows on their way has the next, so that
+ * all of them read at the same time. Windows are given again when they have been evaluated; the
+ * last are smaller than the first, since what comes last is evaluated when the drive has nothing
+ * more to do. What came over is counted as link_key by its completions. Digests come and are
+ * evaluated in whole groups (host-digest). Who calls it: evaluate_mass.c, evaluate_chunks.c,
+ * evaluate_host.c; data thread alone. Failure: a query that fails is settled when no command of it
+ * is out any more, since the agent may still be writing into a window [I13].
  */
 #ifndef HILL_CPU_SCORER_KEY_READER_H
 #define HILL_CPU_SCORER_KEY_READER_H

@@ -127,8 +127,8 @@ void mass_sums_read(const struct mass_sums *m, uint32_t list, uint32_t first, ui
         mass[i] = sums && first + i < stamp->n ? sums[first + i] : 0;
 }
 
-/* A step below --exact-below, or of a layer with a window, has no sums: the newest before it stand. So
- * each one that is there must be sound: one that is not could be the step's. */
+/* A step below --exact-below, or of a layer with a window, has no sums: the newest before it stand.
+ * So each one that is there must be sound: one that is not could be the step's. */
 int mass_sums_adopt(const struct mass_sums *m, uint32_t list, uint32_t step)
 {
     struct stamp *stamps = stamps_of(m, list);

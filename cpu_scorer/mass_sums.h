@@ -1,13 +1,14 @@
 /*
- * cpu_scorer/mass_sums.h - sums of attention mass over all queries of a (sequence, layer), as they were
- * after each of its newest steps.
+ * cpu_scorer/mass_sums.h - sums of attention mass over all queries of a (sequence, layer), as they
+ * were after each of its newest steps.
  *
  * What: in the hot segment, so that they outlive the scorer: what the prompt has attended to comes
  * first, and each step's query writes its sums in place of the oldest of KV_MASS_STEPS; none is
- * changed afterwards. So a step that a death has interrupted has spoilt nothing, and a query that is
- * sent again makes the same sums again. Each has a checksum, which is looked at when a later scorer
- * goes on with them [I25]. Memory: counted in M_0 (kv/plan.h). Who calls it: evaluate_mass.c, data
- * thread alone. Failure: HILL_E_DAMAGED where a step's sums are not there any more.
+ * changed afterwards. So a step that a death has interrupted has spoilt nothing, and a query that
+ * is sent again makes the same sums again. Each has a checksum, which is looked at when a later
+ * scorer goes on with them [I25]. Memory: counted in M_0 (kv/plan.h). Who calls it:
+ * evaluate_mass.c, data thread alone. Failure: HILL_E_DAMAGED where a step's sums are not there any
+ * more.
  */
 #ifndef HILL_CPU_SCORER_MASS_SUMS_H
 #define HILL_CPU_SCORER_MASS_SUMS_H
@@ -22,8 +23,8 @@ struct mass_sums {
 
 /* A list begins: there are none. */
 void mass_sums_clear(const struct mass_sums *m, uint32_t list);
-/* The prompt's, in order from token 0 on, which are below ctx_tokens. What is no number, or negative,
- * counts as 0. */
+/* The prompt's, in order from token 0 on, which are below ctx_tokens. What is no number, or
+ * negative, counts as 0. */
 void mass_sums_give(const struct mass_sums *m, uint32_t list, uint32_t first, uint32_t n,
                     const float *mass);
 

@@ -4,10 +4,10 @@
  *
  * What: mass_table_begin takes a query; keys come in any order from anywhere (mass_table_keys, by
  * several threads, each position once); mass_table_finish turns the logits into masses and scores.
- * h2o ranks by the sum over all queries so far, this one included (mass_sums.h); oracle ranks by this
- * query's mass alone. Memory: counted in M_0 (kv/plan.c). Who calls it: evaluate_mass.c. Concurrency: mass_table_keys by the pool's
- * threads between begin and finish, the rest by the data thread. Failure: HILL_E_NOMEM at create;
- * HILL_E_PROTOCOL when tokens are missing.
+ * h2o ranks by the sum over all queries so far, this one included (mass_sums.h); oracle ranks by
+ * this query's mass alone. Memory: counted in M_0 (kv/plan.c). Who calls it: evaluate_mass.c.
+ * Concurrency: mass_table_keys by the pool's threads between begin and finish, the rest by the data
+ * thread. Failure: HILL_E_NOMEM at create; HILL_E_PROTOCOL when tokens are missing.
  */
 #ifndef HILL_CPU_SCORER_MASS_TABLE_H
 #define HILL_CPU_SCORER_MASS_TABLE_H

@@ -68,8 +68,8 @@ uint64_t moves_bounced(const struct core *c, const struct sequence *s)
 
 /* ---- ordering ----------------------------------------------------------------------------- */
 
-/* Entries that need a write wait until they are so many: a record of few writes as many pages as one
- * of many. Where little is cold they are few, so that beta stays what it is to be. */
+/* Entries that need a write wait until they are so many: a record of few writes as many pages as
+ * one of many. Where little is cold they are few, so that beta stays what it is to be. */
 static uint32_t together(const struct core *c, const struct sequence *s, uint32_t layer)
 {
     uint32_t n = cold_map_committed(&c->tiers.cold, tiers_list(&c->tiers, s->index, layer)) / 16;

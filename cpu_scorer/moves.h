@@ -13,14 +13,14 @@
  * more. The drive reads nothing for it, and the copies stay in the cold pool.
  *
  * Moving down follows: an entry whose copy is still in the cold pool by COMMIT of that slot and the
- * flip, at once; the others by DEMOTE, completion, COMMIT and flip (demotion.h), MOVES_TOGETHER in a
- * record: one that waits for that is hot, and stays so if it is to come up again. Until all is down
- * a layer has more hot tokens than its target; the reservation has a block for that, and where it is
- * used up nothing comes up. So M_0 is never exceeded.
+ * flip, at once; the others by DEMOTE, completion, COMMIT and flip (demotion.h), MOVES_TOGETHER in
+ * a record: one that waits for that is hot, and stays so if it is to come up again. Until all is
+ * down a layer has more hot tokens than its target; the reservation has a block for that, and where
+ * it is used up nothing comes up. So M_0 is never exceeded.
  *
- * What a write costs against a fetch is read off the drive's completions (agent_write_cost) and told
- * to the placements: an entry comes up for one without a copy only when it saves more. The records
- * decide, not the clock: a replay of a recording moves the same.
+ * What a write costs against a fetch is read off the drive's completions (agent_write_cost) and
+ * told to the placements: an entry comes up for one without a copy only when it saves more. The
+ * records decide, not the clock: a replay of a recording moves the same.
  *
  * Words flip here and in demotions_pump alone, both only while no query of theirs is scored [I4];
  * COMMIT, RELEASE and AGENT_QUERY share an ordered ring. Who calls it: scorer.c, query.c,

@@ -10,7 +10,7 @@
 
 #define CUT_SLOTS 64u /* of one RELEASE */
 
-/* ---- to rest ---------------------------------------------------------------------------------- */
+/* ---- to rest --------------------------------------------------------------------------------- */
 
 uint32_t resting_tokens(const struct core *c, const struct sequence *s,
                         const struct record_seq_end *end)
@@ -44,7 +44,7 @@ void resting_begin(struct core *c, struct sequence *s, uint32_t n_tokens)
     s->state = SEQUENCE_RESTING;
 }
 
-/* ---- taken up --------------------------------------------------------------------------------- */
+/* ---- taken up -------------------------------------------------------------------------------- */
 
 bool resting_fits(const struct sequence *s, const struct record_seq_begin *r)
 {
@@ -143,7 +143,7 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
     return 0;
 }
 
-/* ---- cutting ---------------------------------------------------------------------------------- */
+/* ---- cutting --------------------------------------------------------------------------------- */
 
 /* The cold slots of the newest tokens from `to` on: at most CUT_SLOTS. *from: the lowest position
  * that was looked at. */
@@ -205,7 +205,7 @@ int resting_cut(struct core *c, struct agent *a, struct sequence *s, uint32_t n_
     return 1;
 }
 
-/* ---- placed anew ------------------------------------------------------------------------------ */
+/* ---- placed anew ----------------------------------------------------------------------------- */
 
 /* Copies of hot tokens: as they were kept for a sequence of another length, or nobody's. */
 static void take_copies_over(struct core *c, struct sequence *s, const uint32_t *kept)

@@ -3,19 +3,20 @@
  * request goes on with the first of them.
  *
  * What: at rest a sequence keeps its hot blocks, its cold stripes and its words, and gives back
- * staging, GPU slots and its note for a later epoch. Taken up, its reservation grows to what the new
- * request needs; tokens beyond those that it goes on with are cut, layer by layer from the newest
- * down: a hot one is dropped, a cold one released at the agent, its slot used again later. The
- * placement begins anew with what is where; checks get the new request's identity. Who calls it:
- * requests.c. Concurrency: the data thread. Failure: codes as documented; the sequence is closed
- * then and its request begins anew.
+ * staging, GPU slots and its note for a later epoch. Taken up, its reservation grows to what the
+ * new request needs; tokens beyond those that it goes on with are cut, layer by layer from the
+ * newest down: a hot one is dropped, a cold one released at the agent, its slot used again later.
+ * The placement begins anew with what is where; checks get the new request's identity. Who calls
+ * it: requests.c. Concurrency: the data thread. Failure: codes as documented; the sequence is
+ * closed then and its request begins anew.
  */
 #ifndef HILL_CPU_SCORER_RESTING_H
 #define HILL_CPU_SCORER_RESTING_H
 
 #include "cpu_scorer/agent_port.h"
 
-/* Tokens that are whole in every layer: of a sequence that may rest with this end; 0: it may not. */
+/* Tokens that are whole in every layer: of a sequence that may rest with this end; 0: it may
+ * not. */
 uint32_t resting_tokens(const struct core *c, const struct sequence *s,
                         const struct record_seq_end *end);
 void resting_begin(struct core *c, struct sequence *s, uint32_t n_tokens);

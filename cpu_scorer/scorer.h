@@ -169,8 +169,8 @@ struct scorer_hooks {
     void (*failure)(void *context, int code, const char *text, uint64_t request_id);
     void (*work_done)(void *context, uint64_t count);
     void (*profiled)(void *context, const struct scorer_profile *profile); /* NULL: nobody asks */
-    /* Nothing more can be carried away now; of the only drive, told once more when it is over. NULL:
-     * nobody asks */
+    /* Nothing more can be carried away now; of the only drive, told once more when it is over.
+     * NULL: nobody asks */
     void (*drained)(void *context, const struct scorer_drained *drained);
 };
 
@@ -205,9 +205,10 @@ void scorer_set_beta(struct scorer *p, double beta);
 /* Of several drives: what each may take of what goes down from now on. The data thread alone. */
 void scorer_set_speeds(struct scorer *p, const double speeds[LAYOUT_DRIVES_MAX]);
 
-/* From now on nothing new is placed on the drive, and what lies there is carried away between queries
- * (drain.h); the hook `drained` is told. Of the only drive nothing undoes it but the next epoch; one
- * of several takes entries again where some have no place elsewhere. The data thread alone. */
+/* From now on nothing new is placed on the drive, and what lies there is carried away between
+ * queries (drain.h); the hook `drained` is told. Of the only drive nothing undoes it but the next
+ * epoch; one of several takes entries again where some have no place elsewhere. The data thread
+ * alone. */
 void scorer_drain(struct scorer *p, uint32_t drive);
 
 /* The modelled CPU, from the next query on. */

@@ -6,8 +6,8 @@ void share_out_init(struct share_out *p, struct core *core, struct carry *carry)
     *p = (struct share_out){.core = core, .carry = carry};
 }
 
-/* The drive from which a batch of the layer is to go, and how many entries; 0: its drives have their
- * shares, within a batch. */
+/* The drive from which a batch of the layer is to go, and how many entries; 0: its drives have
+ * their shares, within a batch. */
 static uint32_t excess_of(const struct cold_map *cold, uint32_t list, uint32_t *drive)
 {
     double most = 0, lacks = 0;

@@ -40,7 +40,8 @@ struct profile_run {
     uint64_t random;
     uint32_t n_rounds, n_queries;
     double samples[RATES][ROUNDS_MAX];
-    /* of several drives: queries of a part of the cold tokens and of all, fetches of few and of many */
+    /* of several drives: queries of a part of the cold tokens and of all, fetches of few and of
+     * many */
     struct drive_time {
         uint32_t tokens;
         int64_t shortest_ns;

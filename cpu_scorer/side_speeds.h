@@ -7,12 +7,12 @@
  * a fifth of its entries into staging while the CPU copies as many there. So each side is measured
  * with the other one running: they share cores, memory and, with the drive's agent on this machine,
  * everything else; f_s and B_s contain the drive's latency at that size. Several drives are timed
- * before that, each query and fetch at two lengths, in up to three rounds. Medians of the rounds and
- * the distance between their quartiles are told; then the sequence is closed and trimmed.
- * Who calls it: scorer.c, after scorer_ask_profile. It is the one thing that waits in itself, since
+ * before that, each query and fetch at two lengths, in up to three rounds. Medians of the rounds
+ * and the distance between their quartiles are told; then the sequence is closed and trimmed. Who
+ * calls it: scorer.c, after scorer_ask_profile. It is the one thing that waits in itself, since
  * nothing else runs. Bounded: filling takes at most half of the time given, and no round but the
- * first of its kind begins after its end. Failure: the result's status and text; an interruption leaves the loop as
- * everywhere.
+ * first of its kind begins after its end. Failure: the result's status and text; an interruption
+ * leaves the loop as everywhere.
  */
 #ifndef HILL_CPU_SCORER_SIDE_SPEEDS_H
 #define HILL_CPU_SCORER_SIDE_SPEEDS_H

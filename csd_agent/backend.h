@@ -3,8 +3,8 @@
  *
  * What: the agent is the same for every drive; what differs (how flash is read and written, where
  * scores are computed) is behind struct csd_ops, chosen by the scheme of the URL:
- *     file:PATH                    file_backend.c: a file or block device, and an OpenCL device that
- *                                  stands in for the drive's processor
+ *     file:PATH                    file_backend.c: a file or block device, and an OpenCL device
+ *                                  that stands in for the drive's processor
  *     xrt:PATH,xclbin=FILE[,...]   xrt_backend.c: a SmartSSD; never run on one
  * The table has the shape of XRT, of SNIA's CS API and of NVMe's computational programs: storage
  * to device memory, execute, read back. Who calls it: csd_drive.c. Concurrency: one thread per
@@ -79,8 +79,8 @@ struct csd_ops {
                 struct hill_why *why);
     /* Where what is read for batch b goes; contents undefined. */
     int (*batch)(struct csd_backend *backend, uint32_t b, uint8_t **memory, struct hill_why *why);
-    /* Transfers, asynchronous: start, and finish, which every started job needs. Job b is batch b's:
-     * flash to the device. Job SCORE_BATCHES: flash to or from host memory. Extents are the
+    /* Transfers, asynchronous: start, and finish, which every started job needs. Job b is batch
+     * b's: flash to the device. Job SCORE_BATCHES: flash to or from host memory. Extents are the
      * caller's until finish. */
     int (*start)(struct csd_backend *backend, uint32_t job, const struct csd_extent *extents,
                  size_t n_extents, struct hill_why *why);
@@ -93,7 +93,8 @@ struct csd_ops {
     /* Start scoring batch b. */
     int (*execute)(struct csd_backend *backend, uint32_t b, const struct score_piece *pieces,
                    uint32_t n_pieces, struct hill_why *why);
-    /* Wait until batch b's scores are on the host; without a launch there is nothing to wait for. */
+    /* Wait until batch b's scores are on the host; without a launch there is nothing to wait
+     * for. */
     int (*wait)(struct csd_backend *backend, uint32_t b, const uint16_t **scores,
                 struct hill_why *why);
 };

@@ -2,11 +2,11 @@
  * csd_agent/csd_drive.h - a drive as the cold pool uses it: transfers whose pages are checked, and
  * queries scored next to the flash.
  *
- * What: everything that is the same for every kind of drive: which batches a query is cut into, what
- * is read while what is scored, checksums of pages (page_sums.h), digests in DRAM (digest_cache.h).
- * What differs is behind struct csd_ops (backend.h). Who calls it: the cold pool (cold_*.c);
- * tools/bench. Concurrency: one thread. Failure: negative codes with a line in why; after one the
- * drive can still be closed.
+ * What: everything that is the same for every kind of drive: which batches a query is cut into,
+ * what is read while what is scored, checksums of pages (page_sums.h), digests in DRAM
+ * (digest_cache.h). What differs is behind struct csd_ops (backend.h). Who calls it: the cold pool
+ * (cold_*.c); tools/bench. Concurrency: one thread. Failure: negative codes with a line in why;
+ * after one the drive can still be closed.
  */
 #ifndef HILL_CSD_AGENT_CSD_DRIVE_H
 #define HILL_CSD_AGENT_CSD_DRIVE_H

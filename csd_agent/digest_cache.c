@@ -140,8 +140,8 @@ static bool take_in(struct digest_cache *c, struct cached_stripe *s)
     return true;
 }
 
-/* How much of the range is of one stripe's digests, or of none: what is written at once may go on from
- * one stripe to the next. */
+/* How much of the range is of one stripe's digests, or of none: what is written at once may go on
+ * from one stripe to the next. */
 static uint64_t part_of(const struct digest_cache *c, uint64_t offset, uint64_t bytes)
 {
     const struct pool_layout *l = &c->layout;

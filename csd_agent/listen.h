@@ -3,12 +3,12 @@
  *
  * What: waits for an agent that relays (relay.h), and serves it with the same data plane as a local
  * one: rings and staging of its own, in private memory, which this file fills and empties as the
- * scorer would. The pool, the device that scores and the threads are this host's, by its own options;
- * geometry, caps and the device model come with Configure. One agent at a time. When it is lost, or
- * sends what it may not, the session ends: the pool is closed, and the next agent finds it as one
- * whose agent was killed (its entries are adopted). Who calls it: main.c. Concurrency: one data loop,
- * and the link's thread. Failure: a session's end is a line in the log; the process ends on SIGTERM
- * or when it cannot listen.
+ * scorer would. The pool, the device that scores and the threads are this host's, by its own
+ * options; geometry, caps and the device model come with Configure. One agent at a time. When it is
+ * lost, or sends what it may not, the session ends: the pool is closed, and the next agent finds it
+ * as one whose agent was killed (its entries are adopted). Who calls it: main.c. Concurrency: one
+ * data loop, and the link's thread. Failure: a session's end is a line in the log; the process ends
+ * on SIGTERM or when it cannot listen.
  */
 #ifndef HILL_CSD_AGENT_LISTEN_H
 #define HILL_CSD_AGENT_LISTEN_H

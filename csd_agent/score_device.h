@@ -4,7 +4,8 @@
  * What: batches, each a page-aligned host buffer that flash is read into (the device's own memory
  * where it shares the host's, copied by map and unmap where it does not), a table of what lies
  * where in it, and scores. What lies there are digests, or FP16 keys that are cast to digests and
- * scored as those would be, bit for bit. While one batch is scored (its own queue) others are being filled:
+ * scored as those would be, bit for bit. While one batch is scored (its own queue) others are being
+ * filled:
  *
  *     memory = map(b); read keys into memory; launch(b, pieces); ... wait(b, &scores)
  *

@@ -12,7 +12,8 @@
 
 /* Bit 31 of an int there, and so, in 64 bits, all above it. */
 #define XRT_MEM_EXT_PTR ((cl_mem_flags)(cl_long)INT32_MIN)
-/* Of its flags: the memory is seen through the card's PCIe window, and other devices write to it. */
+/* Of its flags: the memory is seen through the card's PCIe window, and other devices write to
+ * it. */
 #define XRT_EXT_P2P_BUFFER (1u << 30)
 
 struct xrt_mem_ext_ptr {

@@ -74,7 +74,7 @@ static void resume(struct exchange *x)
     x->suspended = false;
 }
 
-/* ---- answers ------------------------------------------------------------------------------------ */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 static ssize_t read_answer(void *context, uint64_t position, char *to, size_t room)
 {
@@ -143,7 +143,7 @@ static enum MHD_Result queue_answer(struct exchange *x)
     return result;
 }
 
-/* ---- requests ----------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 /* Who asks? -1 with *error: nobody who may. */
 static int find_key(struct exchange *x, struct api_error *error)
@@ -366,7 +366,7 @@ static void completed(void *context, struct MHD_Connection *connection, void **k
     free(x);
 }
 
-/* ---- the loop's turns --------------------------------------------------------------------------- */
+/* ---- the loop's turns ------------------------------------------------------------------------ */
 
 /* Clients that have gone away. */
 static void look_for_losses(struct http_server *server)
@@ -423,7 +423,7 @@ int64_t http_server_next_ns(const struct http_server *server, int64_t now_ns)
     return next;
 }
 
-/* ---- life --------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void log_line(void *context, const char *format, va_list args)
 {

@@ -14,7 +14,7 @@
 
 HILL_EMBED(gateway_page, "gateway/page.html");
 
-/* ---- asking ------------------------------------------------------------------------------------- */
+/* ---- asking ---------------------------------------------------------------------------------- */
 
 static void ask_status(struct job *job)
 {
@@ -54,7 +54,7 @@ static void ask_detokenize(struct job *job)
     job_call(job, &message);
 }
 
-/* ---- what is known ------------------------------------------------------------------------------ */
+/* ---- what is known --------------------------------------------------------------------------- */
 
 static void add_model(struct job *job)
 {
@@ -125,7 +125,7 @@ static void answer_props(struct job *job)
     job_end(job);
 }
 
-/* ---- what the coordinator says ------------------------------------------------------------------- */
+/* ---- what the coordinator says --------------------------------------------------------------- */
 
 /* A pipeline without a drive has no agent, and it is not away. */
 static bool away(const Hill__WorkerStatus *worker)
@@ -276,7 +276,7 @@ void ask_take(struct job *job, const Hill__Message *message)
         job_fail(job, message->reply->code, message->reply->text);
 }
 
-/* ---- a template alone ----------------------------------------------------------------------------- */
+/* ---- a template alone ------------------------------------------------------------------------ */
 
 void ask_rendered(struct job *job)
 {
@@ -309,7 +309,7 @@ static void render_messages(struct job *job)
         job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
 }
 
-/* ---- the beginning -------------------------------------------------------------------------------- */
+/* ---- the beginning --------------------------------------------------------------------------- */
 
 static enum order_kind order_of(enum endpoint endpoint)
 {

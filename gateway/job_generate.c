@@ -20,7 +20,7 @@
 #define COMMENT_MS 1000  /* of silence in a stream, until a comment is sent */
 #define CANCEL_MS  12000 /* the coordinator makes a new epoch after 10 s */
 
-/* ---- the order -------------------------------------------------------------------------------- */
+/* ---- the order ------------------------------------------------------------------------------- */
 
 /* Selection as the pipeline has it, changed as was asked (hillctl/asked_selection.c). */
 static void make_selection(Hill__Selection *out, const struct order *o,
@@ -55,7 +55,8 @@ static void make_sampling(Hill__Sampling *out, const struct order *o)
     out->json = o->json;
 }
 
-/* What was sent is the coordinator's and, once, this job's: what is ignored of a body may be large. */
+/* What was sent is the coordinator's and, once, this job's: what is ignored of a body may be
+ * large. */
 static void forget_body(struct job *job)
 {
     struct generation *gen = &job->generation;
@@ -227,7 +228,7 @@ void generate_rendered(struct job *job)
     free(pieces);
 }
 
-/* ---- what the coordinator says ------------------------------------------------------------------ */
+/* ---- what the coordinator says --------------------------------------------------------------- */
 
 void generate_cancel(struct job *job)
 {
@@ -448,7 +449,7 @@ void generate_take(struct job *job, const Hill__Message *message)
         job_end(job); /* out of memory: the connection is cut */
 }
 
-/* ---- time ------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 /* A coordinator that was lost is waited for as long as the pipeline says. */
 static void watch(struct job *job, int64_t now_ns)

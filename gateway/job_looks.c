@@ -3,12 +3,12 @@
  * queries have chosen, and where the time of one of its tokens went. See job.h.
  *
  * The stage events of all requests come by the request's own line. Told are those of its own
- * sequence, which its Summary names, from when its watch began to its newest token: before and after
- * that its slot may have been another's. What others do in a step that is shared is told unless there
- * are several keys. One client at a time can watch the stages:
- * beside another one, and where an answer has too few tokens, the timeline is null. Nothing fails
- * for it: the coordinator answers in the order in which it was asked, so as many refusals as requests
- * are unanswered are about these, whatever they say.
+ * sequence, which its Summary names, from when its watch began to its newest token: before and
+ * after that its slot may have been another's. What others do in a step that is shared is told
+ * unless there are several keys. One client at a time can watch the stages: beside another one, and
+ * where an answer has too few tokens, the timeline is null. Nothing fails for it: the coordinator
+ * answers in the order in which it was asked, so as many refusals as requests are unanswered are
+ * about these, whatever they say.
  */
 #include "gateway/job.h"
 

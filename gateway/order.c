@@ -72,7 +72,7 @@ static int read_ids(struct order *order, const json_t *list, const char *name,
     return 0;
 }
 
-/* ---- fields ----------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 static int take_prompt(struct order *order, const json_t *value, const char *name,
                        struct api_error *error)
@@ -297,7 +297,7 @@ static int take_field(struct order *o, const struct order_field *field, const js
     }
 }
 
-/* ---- the whole -------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 void order_defaults(struct order *order)
 {

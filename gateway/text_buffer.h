@@ -1,5 +1,6 @@
 /*
- * gateway/text_buffer.h - bytes that grow at the end and are taken from the front, and JSON strings.
+ * gateway/text_buffer.h - bytes that grow at the end and are taken from the front, and JSON
+ * strings.
  *
  * What: what an answer is written into. A failed allocation is remembered in `failed`: the caller
  * looks once, at the end. Who calls it: whatever writes an answer. Concurrency: one thread per

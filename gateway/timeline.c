@@ -61,7 +61,7 @@ void timeline_finish(struct timeline *t)
     *t = (struct timeline){0};
 }
 
-/* ---- the step --------------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 
 struct span {
     struct stage_event event;
@@ -115,7 +115,8 @@ static int by_start(const void *a, const void *b)
                                       : (x->stage > y->stage) - (x->stage < y->stage);
 }
 
-/* The GPU worker waits for all rows of a step together, and says so once, under the first one's name. */
+/* The GPU worker waits for all rows of a step together, and says so once, under the first one's
+ * name. */
 static bool is_shared(const struct stage_event *e)
 {
     return e->stage == STAGE_await_selection || e->stage == STAGE_logits;
@@ -160,7 +161,7 @@ static bool take_spans(const struct timeline *t, uint32_t sequence, bool others,
     return s->n > 0;
 }
 
-/* ---- the path --------------------------------------------------------------------------------- */
+/* ---- the path -------------------------------------------------------------------------------- */
 
 static int by_time(const void *a, const void *b)
 {
@@ -209,7 +210,7 @@ static void find_path(struct step *s)
     free(borders);
 }
 
-/* ---- writing ---------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static void add_us(struct text_buffer *out, const char *name, int64_t ns)
 {

@@ -10,7 +10,7 @@
 static const char tag_begin[] = "<tool_call>", tag_end[] = "</tool_call>",
                   space_bytes[] = " \t\r\n";
 
-/* ---- calls ------------------------------------------------------------------------------------ */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 static const json_t *arguments_of(const json_t *call)
 {
@@ -66,7 +66,7 @@ static bool take_calls(struct call_reader *r, const char *bytes, size_t n,
     return good;
 }
 
-/* ---- text ------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 /* White space waits until it is known that no call follows it. */
 static void pass(struct call_reader *r, const char *bytes, size_t n, struct text_buffer *text)

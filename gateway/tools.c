@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- fields ----------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 static bool is_name(const json_t *name)
 {
@@ -108,7 +108,7 @@ int tools_check_calls(const json_t *calls, size_t i, struct api_error *error)
     return 0;
 }
 
-/* ---- telling ---------------------------------------------------------------------------------- */
+/* ---- telling --------------------------------------------------------------------------------- */
 
 /* JSON as Python writes it, which is what models have been trained on. */
 static void add_value(struct text_buffer *out, const json_t *value, size_t flags)

@@ -10,8 +10,8 @@
  *     prompt: prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, { [prefill_past* of a
  *             layer,] prefill_enqueue(u), prefill_read(u) } for all units in order, prefill_logits
  *     prompt over some past tokens: prefill_begin, prefill_select, prefill_tokens*, {
- *             prefill_keys, [prefill_probe,] prefill_past*, prefill_enqueue, prefill_read } for each
- *             layer in order, prefill_logits
+ *             prefill_keys, [prefill_probe,] prefill_past*, prefill_enqueue, prefill_read } for
+ *             each layer in order, prefill_logits
  *     step:   step_begin, { { step_query, step_guess, step_upload*, step_attend } for each row,
  *             step_run } for each layer in order, step_logits for each row
  * One prompt and one step at a time; steps may be run between the calls of
@@ -20,11 +20,10 @@
  * activations rounded to int8 in blocks of 32 with an F32 scale (product.cl); sums are F32. The
  * order of every sum depends on shapes and list length only, never on slot numbers, chunk rows, the
  * other rows of a step or timing: the same input gives the same bits on one device.
- * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use), HILL_E_NOMEM,
- * HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call
- * out of order or out of range). why names it. Who calls it: worker.c,
- * schedule.c, request.c, resume.c, past.c, step*.c, logits_file.c and tests.
- * Concurrency: one thread.
+ * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use),
+ * HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call out of
+ * order or out of range). why names it. Who calls it: worker.c, schedule.c, request.c, resume.c,
+ * past.c, step*.c, logits_file.c and tests. Concurrency: one thread.
  */
 #ifndef HILL_GPU_WORKER_ENGINE_H
 #define HILL_GPU_WORKER_ENGINE_H
@@ -93,14 +92,14 @@ int engine_prefill_begin(struct engine *engine, uint32_t n_past, uint32_t n_toke
                          struct hill_why *why);
 
 /* Memory that outlives the process, page-aligned, which stays there until another call; NULL: none.
- * Waits until the device has let go of the old one. in_place: a device that shares the host's memory
- * computes in it, else units are copied there. */
+ * Waits until the device has let go of the old one. in_place: a device that shares the host's
+ * memory computes in it, else units are copied there. */
 int engine_attach_prompt(struct engine *engine, void *memory, uint64_t bytes, bool in_place,
                          struct hill_why *why);
 /* Of it, for a prompt of so many tokens. */
 uint64_t engine_prompt_bytes(const struct engine *engine, uint32_t n_tokens);
-/* What is there of the prompt of this name, which says its tokens and whose they are. false: nothing
- * that could go on. */
+/* What is there of the prompt of this name, which says its tokens and whose they are. false:
+ * nothing that could go on. */
 struct engine_prompt {
     uint32_t units;  /* are whole */
     bool begun;      /* the one after them is not, and is computed again */
@@ -110,8 +109,8 @@ struct engine_prompt {
 bool engine_prompt_find(const struct engine *engine, uint64_t name, uint32_t n_tokens,
                         struct engine_prompt *out);
 /* engine_prefill_begin of a prompt without a past that is kept there (NULL: it is not); goes_on:
- * from the first unit that is not whole, and entries are read from first_unit on, at least `oldest`.
- * The tokens are given in any case. */
+ * from the first unit that is not whole, and entries are read from first_unit on, at least
+ * `oldest`. The tokens are given in any case. */
 struct engine_keep {
     uint64_t name;
     bool goes_on;
@@ -127,8 +126,8 @@ int engine_prefill_save(struct engine *engine, uint32_t unit, struct hill_why *w
 int engine_prefill_pass(struct engine *engine, uint32_t unit, struct hill_why *why);
 
 #define ENGINE_PAST_TOKENS 256u
-/* The first of them that is needed: 0, or in a layer with a window one that the prompt's first token
- * sees. */
+/* The first of them that is needed: 0, or in a layer with a window one that the prompt's first
+ * token sees. */
 uint32_t engine_past_from(const struct engine *engine, uint32_t layer);
 /* Entries [count][entry bytes] of the past tokens first .. first + count - 1 of a layer: from that
  * one on in order, at most ENGINE_PAST_TOKENS, after the units of the layers before are queued and

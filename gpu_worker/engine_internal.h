@@ -1,7 +1,7 @@
 /*
  * gpu_worker/engine_internal.h - the engine's inside, shared by engine.c, engine_device.c,
- * weights.c, prompt_memory.c, prefill*.c and decode*.c only. Shapes are in engine.h and at the heads
- * of the kernels.
+ * weights.c, prompt_memory.c, prefill*.c and decode*.c only. Shapes are in engine.h and at the
+ * heads of the kernels.
  */
 #ifndef HILL_GPU_WORKER_ENGINE_INTERNAL_H
 #define HILL_GPU_WORKER_ENGINE_INTERNAL_H
@@ -287,8 +287,8 @@ void engine_end_warming(struct engine *e);
 int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t bytes,
                    struct hill_why *why);
 void engine_release(struct engine *e, struct device_buffer *buffer);
-/* A memory object (or NULL, which it becomes). A later one may have its address: arguments that were
- * set to it are forgotten. */
+/* A memory object (or NULL, which it becomes). A later one may have its address: arguments that
+ * were set to it are forgotten. */
 void engine_release_memory(struct engine *e, cl_mem *memory);
 /* Zeroed pages, huge ones where the system has them: reading memory of 4 KiB pages is up to a third
  * slower. NULL: no memory. */
@@ -323,7 +323,8 @@ void past_release(struct engine *e);
 
 /* ---- prefill_probe.c ---- */
 
-/* The past tokens that a unit attends to lie side by side before its own: at which key are these? */
+/* The past tokens that a unit attends to lie side by side before its own: at which key are
+ * these? */
 static inline uint32_t unit_key(const struct engine *e, const struct engine_unit *u)
 {
     return e->selects ? e->selected : u->first;

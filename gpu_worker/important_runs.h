@@ -2,9 +2,10 @@
  * gpu_worker/important_runs.h - which runs of tokens of a prefix are important: those whose tokens
  * are attended to most (pure).
  *
- * A run is so many neighbours that their entries fill whole pages of the drive (prefix/chunk_keys.h):
- * what is loaded with a token anyway takes part as well. The first run has the sinks, the last ones
- * the newest tokens; both are always there. Who calls it: selected.c, probe_heads.c, tests.
+ * A run is so many neighbours that their entries fill whole pages of the drive
+ * (prefix/chunk_keys.h): what is loaded with a token anyway takes part as well. The first run has
+ * the sinks, the last ones the newest tokens; both are always there. Who calls it: selected.c,
+ * probe_heads.c, tests.
  */
 #ifndef HILL_GPU_WORKER_IMPORTANT_RUNS_H
 #define HILL_GPU_WORKER_IMPORTANT_RUNS_H

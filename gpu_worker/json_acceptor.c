@@ -53,7 +53,7 @@ static bool go(struct json_acceptor *j, enum json_place place)
     return true;
 }
 
-/* ---- levels ----------------------------------------------------------------------------------- */
+/* ---- levels ---------------------------------------------------------------------------------- */
 
 static bool open_level(struct json_acceptor *j, bool object)
 {
@@ -76,7 +76,7 @@ static bool close_level(struct json_acceptor *j, bool object)
     return go(j, --j->depth ? PLACE_AFTER : PLACE_COMPLETE);
 }
 
-/* ---- strings ---------------------------------------------------------------------------------- */
+/* ---- strings --------------------------------------------------------------------------------- */
 
 /* The first byte of a character beyond ASCII, and what may follow it: Unicode 15, table 3-7. */
 static bool begin_character(struct json_acceptor *j, uint8_t byte)
@@ -155,7 +155,7 @@ static bool take_hex(struct json_acceptor *j, uint8_t byte)
     return go(j, first_half ? PLACE_PAIR_ESCAPE : PLACE_STRING);
 }
 
-/* ---- values ----------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static bool begin_word(struct json_acceptor *j, uint8_t word)
 {
@@ -248,7 +248,7 @@ static bool take_number(struct json_acceptor *j, uint8_t byte)
     return true;
 }
 
-/* ---- between marks ---------------------------------------------------------------------------- */
+/* ---- between marks --------------------------------------------------------------------------- */
 
 static bool take_mark(struct json_acceptor *j, uint8_t byte)
 {

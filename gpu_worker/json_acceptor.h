@@ -1,11 +1,12 @@
 /*
- * gpu_worker/json_acceptor.h - may these bytes begin a JSON object? A pushdown automaton over bytes.
+ * gpu_worker/json_acceptor.h - may these bytes begin a JSON object? A pushdown automaton over
+ * bytes.
  *
  * What: takes the texts of RFC 8259 whose value is an object and that any parser reads: UTF-8, no
- * NUL, surrogates in pairs, at most JSON_DEPTH_MAX levels, 16 digits before and 16 behind the point,
- * an exponent of two. White space between two marks is bounded, so that an answer goes on. Nothing
- * follows the object. From every state that is not complete some byte leads on, and a shortest way
- * leads to the end. Pure: a state is a value, and copying it is trying. Who calls it:
+ * NUL, surrogates in pairs, at most JSON_DEPTH_MAX levels, 16 digits before and 16 behind the
+ * point, an exponent of two. White space between two marks is bounded, so that an answer goes on.
+ * Nothing follows the object. From every state that is not complete some byte leads on, and a
+ * shortest way leads to the end. Pure: a state is a value, and copying it is trying. Who calls it:
  * json_answer.c. Concurrency: none of its own. Failure: none.
  */
 #ifndef HILL_GPU_WORKER_JSON_ACCEPTOR_H

@@ -5,9 +5,9 @@
  * the automaton (json_acceptor.h) of one answer. The sampler asks of the tokens that it would take,
  * best first, not of all of them: a token is refused by its first byte, as most are, or tried on a
  * copy of the automaton. Tokens without bytes (control tokens) and stop tokens are refused: an
- * answer ends with its object. A request that goes on somewhere has its automaton made of its tokens
- * anew. Who calls it: request.c, resume.c. Concurrency: one thread. Failure: what tokenizer_open
- * says; out of memory.
+ * answer ends with its object. A request that goes on somewhere has its automaton made of its
+ * tokens anew. Who calls it: request.c, resume.c. Concurrency: one thread. Failure: what
+ * tokenizer_open says; out of memory.
  */
 #ifndef HILL_GPU_WORKER_JSON_ANSWER_H
 #define HILL_GPU_WORKER_JSON_ANSWER_H

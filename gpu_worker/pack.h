@@ -7,11 +7,11 @@
  * and IQ4_XS at most 3.6 % more: scales of 6 bits become bytes). It is read in one go from end to
  * end: with scales in a place of their own, reading took twice the time. L is a lane, one of the 16
  * outputs.
- *     codes: for each 32 values, 64 * bits bytes. Byte 4 L + j of a vector of 64 has values 4 g + j of
- *            lane L, for several groups g = 0 .. 7, lowest bits first:
+ *     codes: for each 32 values, 64 * bits bytes. Byte 4 L + j of a vector of 64 has values 4 g + j
+ *            of lane L, for several groups g = 0 .. 7, lowest bits first:
  *            8 bits   vector g
- *            4 to 6   low nibbles: vector g % 4, nibble g / 4; the rest: fifth bits in one vector, bit
- *                     g; fifth and sixth in two, vector g % 2, bits g / 2 * 2
+ *            4 to 6   low nibbles: vector g % 4, nibble g / 4; the rest: fifth bits in one vector,
+ *                     bit g; fifth and sixth in two, vector g % 2, bits g / 2 * 2
  *            2 and 3  low pairs: vector g % 2, bits g / 2 * 2; third bits in one vector, bit g
  *     scales, 32-value types: before each block d [16], then the mins [16] where there are any, F16
  *     scales, 256-value types: before each block d [16], then dmin [16] where there are mins, F16;

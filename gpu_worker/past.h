@@ -1,5 +1,6 @@
 /*
- * gpu_worker/past.h - entries of tokens before a prompt, on their way from the scorer to the device.
+ * gpu_worker/past.h - entries of tokens before a prompt, on their way from the scorer to the
+ * device.
  *
  * What: the prompt's tokens are computed over entries that the scorer keeps, wherever they lie. For
  * each layer in turn they are asked for in position order (READ, answered by ENTRIES in staging), a

@@ -343,7 +343,8 @@ int engine_prefill_keys(struct engine *e, uint32_t layer, uint32_t n_selected, s
     return rc;
 }
 
-/* Is all of the past there that the next unit attends to, and its own keys where these come first? */
+/* Is all of the past there that the next unit attends to, and its own keys where these come
+ * first? */
 static bool has_past(const struct engine *e, uint32_t unit)
 {
     return e->selects ? e->keys_queued == unit + 1 && e->past_loaded == e->selected

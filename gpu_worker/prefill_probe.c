@@ -5,8 +5,8 @@
  * The tokens that are chosen lie side by side in the layer's keys and values, in the order of their
  * positions, with the prompt's own behind them; entries have their rotation, so attention asks for
  * no positions but to mask. A layer with a window takes all that its window may see, so distances
- * are what they are among all tokens. Of a prompt of one chunk alone: all its queries are there when
- * the layer's past is chosen.
+ * are what they are among all tokens. Of a prompt of one chunk alone: all its queries are there
+ * when the layer's past is chosen.
  */
 #include "gpu_worker/engine_internal.h"
 

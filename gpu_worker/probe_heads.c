@@ -12,7 +12,7 @@
 
 HILL_EMBED(gpu_worker_probe_text, "gpu_worker/probe_text.txt");
 
-/* ---- comparing -------------------------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------------------------- */
 
 static bool among(const uint32_t *sorted, uint32_t n, uint32_t x)
 {
@@ -76,7 +76,7 @@ int probe_heads_compare(const float *sums, uint32_t n_heads, uint32_t n, uint32_
     return rc;
 }
 
-/* ---- measuring -------------------------------------------------------------------------------- */
+/* ---- measuring ------------------------------------------------------------------------------- */
 
 struct measurement {
     struct worker *w;

@@ -3,11 +3,11 @@
  * looked for.
  *
  * What: the last tokens of a text of some thousand (probe_text.txt: Moby-Dick, 1851) are computed
- * over those before; each KV head ranks these by what its queries attend to. The heads whose highest
- * fifth has most in common with that of all heads together are chosen, layer by layer. The same
- * model has the same heads on every run of one device. Who calls it: stored.c, once for a store:
- * the choice is kept with the keys that follow from it (prefix/chunk_keys.h). Takes as long as a
- * prompt of PROBE_PAST tokens. Failure: HILL_E_UNSUPPORTED (the text has too few tokens),
+ * over those before; each KV head ranks these by what its queries attend to. The heads whose
+ * highest fifth has most in common with that of all heads together are chosen, layer by layer. The
+ * same model has the same heads on every run of one device. Who calls it: stored.c, once for a
+ * store: the choice is kept with the keys that follow from it (prefix/chunk_keys.h). Takes as long
+ * as a prompt of PROBE_PAST tokens. Failure: HILL_E_UNSUPPORTED (the text has too few tokens),
  * HILL_E_NOMEM, the engine's.
  */
 #ifndef HILL_GPU_WORKER_PROBE_HEADS_H

@@ -2,14 +2,14 @@
  * gpu_worker/prompt_memory.c - what of a prompt outlives the process: see engine.h.
  *
  * In the memory: a head, three words, the hidden states, those of a chunk as they were before, the
- * entries of the newest units, and a checksum of each row of all three (prompt_sums.c). A unit u that
- * begins sets BEFORE to u + 1, copies the hidden states which it will change to `before`, and sets
- * BEGUN to u + 1; when all of it is computed and summed it sets DONE to u + 1. So whenever the process
- * is killed, the hidden states after DONE units are there: where BEGUN is larger, `before` has the
- * chunk that is half changed, and BEFORE says whose `before` is. Whoever goes on compares all of it
- * with the sums first. Keys and values of the layer are made of its entries again.
- * A device that works in the host's memory computes in these bytes, and its queue keeps the order;
- * of another device the host copies each unit's rows and entries, when they are computed.
+ * entries of the newest units, and a checksum of each row of all three (prompt_sums.c). A unit u
+ * that begins sets BEFORE to u + 1, copies the hidden states which it will change to `before`, and
+ * sets BEGUN to u + 1; when all of it is computed and summed it sets DONE to u + 1. So whenever the
+ * process is killed, the hidden states after DONE units are there: where BEGUN is larger, `before`
+ * has the chunk that is half changed, and BEFORE says whose `before` is. Whoever goes on compares
+ * all of it with the sums first. Keys and values of the layer are made of its entries again. A
+ * device that works in the host's memory computes in these bytes, and its queue keeps the order; of
+ * another device the host copies each unit's rows and entries, when they are computed.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -47,8 +47,8 @@ static uint32_t chunk_tokens(const struct engine *e, uint32_t n_tokens)
     return e->batch_tokens < n_tokens ? e->batch_tokens : n_tokens;
 }
 
-/* Units whose entries are there: those of a layer and one that is being computed, and as many as may
- * be on their way to the tiers. */
+/* Units whose entries are there: those of a layer and one that is being computed, and as many as
+ * may be on their way to the tiers. */
 static uint32_t window_units(const struct engine *e, uint32_t n_tokens)
 {
     uint64_t unit_bytes = (uint64_t)chunk_tokens(e, n_tokens) * e->entry_bytes;

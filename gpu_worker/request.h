@@ -164,13 +164,14 @@ int resume_begin(struct request *r, struct hill_why *why);
 int resume_prompt(struct request *r, struct hill_why *why);
 /* How many of a unit's first entries the scorer has from an earlier attempt. */
 uint32_t resume_passed(const struct request *r, const struct engine_unit *unit);
-/* What a session that is saved later says of its first entries, where another attempt or request has
- * appended them. */
+/* What a session that is saved later says of its first entries, where another attempt or request
+ * has appended them. */
 void request_note_beginning(struct request *r);
 /* To the coordinator: it goes on after so many units of its prompt or session, of which some had
  * begun. */
 void resume_tell(const struct request *r, uint32_t units, uint32_t repeated);
-/* May it be in time to decode at once? Such requests begin before those with a prompt to compute. */
+/* May it be in time to decode at once? Such requests begin before those with a prompt to
+ * compute. */
 bool resume_hopes(const struct request *r);
 
 /* ---- request.c ---- */

@@ -65,8 +65,8 @@ static int push_resume(struct request *r, struct hill_why *why)
     return rc;
 }
 
-/* What the tiers have of it from an earlier attempt is not sent again. A layer that they have in part
- * is read from its start on, for its checksum. */
+/* What the tiers have of it from an earlier attempt is not sent again. A layer that they have in
+ * part is read from its start on, for its checksum. */
 static int pass_kept(struct request *r, struct hill_why *why)
 {
     const struct session_header *h = &r->session->header;

@@ -3,10 +3,10 @@
  *
  * The coordinator has the tokens, and the state of the hash over the logits after the newest of
  * them; the scorer has the entries, up to a step that it names in SEQ_READY. From there the request
- * decodes: its first steps may make tokens that the coordinator has already and compares. Nothing of
- * the prompt is computed. Before that: the units that are there, or a session's entries, stay. Who
- * calls it: request.c, schedule.c. Concurrency: the data loop's thread. Failure: HILL_E_PROTOCOL for
- * what was not offered; the request ends.
+ * decodes: its first steps may make tokens that the coordinator has already and compares. Nothing
+ * of the prompt is computed. Before that: the units that are there, or a session's entries, stay.
+ * Who calls it: request.c, schedule.c. Concurrency: the data loop's thread. Failure:
+ * HILL_E_PROTOCOL for what was not offered; the request ends.
  */
 #include <string.h>
 
@@ -44,7 +44,8 @@ static uint64_t prompt_name(const struct request *r)
     return XXH3_64bits_withSeed(r->tokens, sizeof *r->tokens * r->prompt, r->prefill->identity);
 }
 
-/* A recording has whole prompts; what they attend to, and the logits of all tokens, are not kept. */
+/* A recording has whole prompts; what they attend to, and the logits of all tokens, are not
+ * kept. */
 static bool keeps_prompt(const struct request *r)
 {
     return r->prefill->identity && r->w->plane.party.prompt.base && !r->prefill->restore &&

@@ -120,9 +120,9 @@ static bool allowed(const struct sampler_filter *filter, uint32_t token)
     return !filter || filter->allows(filter->context, token);
 }
 
-/* The k best allowed tokens, sorted, as sorting all of them would give: a heap with the worst of the
- * k best at its root takes one look at most tokens, where sorting a vocabulary takes longer than a
- * decode step. Returns how many there are. */
+/* The k best allowed tokens, sorted, as sorting all of them would give: a heap with the worst of
+ * the k best at its root takes one look at most tokens, where sorting a vocabulary takes longer
+ * than a decode step. Returns how many there are. */
 static uint32_t take_best(struct sampler_candidate *c, const float *logits, uint32_t n, uint32_t k,
                           const struct sampler_filter *filter)
 {

@@ -5,8 +5,8 @@
  * penalty over the last 64 tokens (prompt included), top-k, top-p, min-p, temperature, then one
  * draw. The random number is a function of (seed, position) only [I8], so a request resumed
  * anywhere goes on with the same tokens. Equal logits rank by id, lower first, so that no sort's
- * mood shows. Tokens that are not allowed are passed over before the chain, as if the vocabulary had
- * none of them. Who calls it: request.c. Concurrency: one thread per struct.
+ * mood shows. Tokens that are not allowed are passed over before the chain, as if the vocabulary
+ * had none of them. Who calls it: request.c. Concurrency: one thread per struct.
  */
 #ifndef HILL_GPU_WORKER_SAMPLER_H
 #define HILL_GPU_WORKER_SAMPLER_H

@@ -166,7 +166,8 @@ static bool owes(const struct request *r)
 }
 
 /* Its last token is out, and nothing keeps it: while the coordinator lacks a token the sequence
- * stays, so that one that hangs or dies costs no request; entries that still come are waited for. */
+ * stays, so that one that hangs or dies costs no request; entries that still come are waited for.
+ */
 static bool may_end(const struct request *r)
 {
     return r->over && r->state != REQUEST_FILLING && !owes(r) && request_is_heard(r);

@@ -41,7 +41,7 @@ struct selected {
     int64_t probe_ns, wait_ns;
 };
 
-/* ---- begin ------------------------------------------------------------------------------------ */
+/* ---- begin ----------------------------------------------------------------------------------- */
 
 static uint32_t run_tokens(const struct request *r)
 {
@@ -178,7 +178,7 @@ void selected_drop(struct request *r)
     r->selected = NULL;
 }
 
-/* ---- a layer ---------------------------------------------------------------------------------- */
+/* ---- a layer --------------------------------------------------------------------------------- */
 
 /* 1, 0, or why not. A wait for it is one in which nothing is computed. */
 static int is_there(struct request *r, const struct load *load, struct hill_why *why)
@@ -382,7 +382,7 @@ int selected_pump(struct request *r, struct hill_why *why)
     return rc == HILL_E_DAMAGED ? take_all_instead(r, why) : rc;
 }
 
-/* ---- the prompt's own ------------------------------------------------------------------------- */
+/* ---- the prompt's own ------------------------------------------------------------------------ */
 
 static uint8_t *own(const struct request *r, uint32_t layer)
 {

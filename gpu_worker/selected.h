@@ -4,15 +4,15 @@
  *
  * What: for each layer the keys of its probe heads come from the store (prefix/chunk_keys.h), the
  * prompt's own queries say which runs of tokens they attend to, these runs' entries are loaded, and
- * the prompt attends to them and to itself. The next layer's keys are read while the layer computes.
- * Nothing goes to the scorer meanwhile: its own entries wait here. After the first token the store's
- * chunks are read whole and appended, then the prompt's own entries: from then on the request
- * decodes over all of them. What of the prompt was computed so is nobody else's (r->n_plain). Taken
- * for plain, full chunks with keys, of which the tiers have half at most, before a rest of one
- * prefill chunk; else, and when something read is damaged, all is read before anything is computed
- * (stored.h). Who calls it: request.c, schedule.c. Concurrency: the data loop's thread;
- * reads are made by span_reader.h's. Failure: of the store: as above; of device, scorer and rings:
- * the request ends.
+ * the prompt attends to them and to itself. The next layer's keys are read while the layer
+ * computes. Nothing goes to the scorer meanwhile: its own entries wait here. After the first token
+ * the store's chunks are read whole and appended, then the prompt's own entries: from then on the
+ * request decodes over all of them. What of the prompt was computed so is nobody else's
+ * (r->n_plain). Taken for plain, full chunks with keys, of which the tiers have half at most,
+ * before a rest of one prefill chunk; else, and when something read is damaged, all is read before
+ * anything is computed (stored.h). Who calls it: request.c, schedule.c. Concurrency: the data
+ * loop's thread; reads are made by span_reader.h's. Failure: of the store: as above; of device,
+ * scorer and rings: the request ends.
  */
 #ifndef HILL_GPU_WORKER_SELECTED_H
 #define HILL_GPU_WORKER_SELECTED_H
@@ -33,9 +33,9 @@ int selected_begin(struct request *r, struct hill_why *why);
 int selected_pump(struct request *r, struct hill_why *why);
 /* The unit's own entries, which are computed, out of the engine. */
 int selected_keep_unit(struct request *r, struct hill_why *why);
-/* After the first token: some of the store's chunks to the scorer, then the prompt's own entries. 1:
- * it has all. A chunk that has gone meanwhile is computed, and what follows it: the request is in
- * REQUEST_RESTORED. */
+/* After the first token: some of the store's chunks to the scorer, then the prompt's own entries.
+ * 1: it has all. A chunk that has gone meanwhile is computed, and what follows it: the request is
+ * in REQUEST_RESTORED. */
 int selected_fill(struct request *r, struct hill_why *why);
 void selected_drop(struct request *r); /* of a request without, too */
 

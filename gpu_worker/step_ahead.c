@@ -1,11 +1,12 @@
 /*
- * gpu_worker/step_ahead.c - a step whose selections are known before it begins: all layers are asked
- * for at once, launched together and waited for once. See step.h.
+ * gpu_worker/step_ahead.c - a step whose selections are known before it begins: all layers are
+ * asked for at once, launched together and waited for once. See step.h.
  *
  * Below --exact-below, under policy full and in a layer with a window, a selection follows from the
  * number of tokens. Where that holds in all layers of all rows, and hot entries are read where they
- * lie, nothing has to be waited for between two layers. The scorer declines where an entry is not in
- * the hot pool: then the request asks layer by layer, from this step on. Concurrency: one thread.
+ * lie, nothing has to be waited for between two layers. The scorer declines where an entry is not
+ * in the hot pool: then the request asks layer by layer, from this step on. Concurrency: one
+ * thread.
  */
 #include "base/fault.h"
 #include "base/stage_trace.h"

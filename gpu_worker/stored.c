@@ -14,7 +14,7 @@
 #define PAGE    4096u
 #define TURN_MS 20u /* others may wait so long for their step, as for a prompt's unit */
 
-/* ---- the store -------------------------------------------------------------------------------- */
+/* ---- the store ------------------------------------------------------------------------------- */
 
 /* All that the entries of a prefill depend on beside the model and the tokens: the store outlives
  * a change of driver, and of kernels within a version. */
@@ -155,7 +155,7 @@ struct stored *stored_make(const struct request *r)
     return x;
 }
 
-/* ---- a prompt --------------------------------------------------------------------------------- */
+/* ---- a prompt -------------------------------------------------------------------------------- */
 
 static bool may_take(const struct request *r)
 {

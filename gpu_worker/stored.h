@@ -2,16 +2,16 @@
  * gpu_worker/stored.h - what of a prompt the drive's prefix store has, and what a request leaves
  * there.
  *
- * What: when the scorer has answered SEQ_BEGIN, the store's longest prefix of the prompt, beyond what
- * the tiers keep of it, is read chunk by chunk into APPEND records, as prefill's are; the rest is
- * computed over it. A chunk is appended when all of it was found right, so whatever goes wrong, the
- * tokens before it stand and the others are computed. A request leaves the chunks that the store
- * lacks, after its first token and before its Done: their entries come from the scorer (READ),
- * wherever they lie; others decode meanwhile, and the next prompt waits, since it may begin with
- * the same tokens. A thread of the store's writes them; how long a slow drive may hold a request:
- * stored_leave.c. Which tokens are plain, and who takes the others: prefix/chunk_tree.h. Who calls
- * it: request.c, schedule.c, worker.c. Concurrency: the data loop's thread. Failure: of the store: a
- * line, and it is computed, or not left; of scorer and rings: the request ends.
+ * What: when the scorer has answered SEQ_BEGIN, the store's longest prefix of the prompt, beyond
+ * what the tiers keep of it, is read chunk by chunk into APPEND records, as prefill's are; the rest
+ * is computed over it. A chunk is appended when all of it was found right, so whatever goes wrong,
+ * the tokens before it stand and the others are computed. A request leaves the chunks that the
+ * store lacks, after its first token and before its Done: their entries come from the scorer
+ * (READ), wherever they lie; others decode meanwhile, and the next prompt waits, since it may begin
+ * with the same tokens. A thread of the store's writes them; how long a slow drive may hold a
+ * request: stored_leave.c. Which tokens are plain, and who takes the others: prefix/chunk_tree.h.
+ * Who calls it: request.c, schedule.c, worker.c. Concurrency: the data loop's thread. Failure: of
+ * the store: a line, and it is computed, or not left; of scorer and rings: the request ends.
  */
 #ifndef HILL_GPU_WORKER_STORED_H
 #define HILL_GPU_WORKER_STORED_H
@@ -37,7 +37,8 @@ int stored_turn(struct request *r, struct hill_why *why);
 /* Some chunks alone: 1 there are more, 0 that was all that is of use. */
 int stored_take(struct request *r, struct hill_why *why);
 
-/* Does a request leave something yet: its prompt after its first token, the rest when it is over? */
+/* Does a request leave something yet: its prompt after its first token, the rest when it is
+ * over? */
 bool stored_owes(const struct request *r);
 /* A bounded piece of it: 1 it moved on, 0 it waits for the scorer. Negative: the request ends. */
 int stored_leave(struct request *r, struct hill_why *why);

@@ -99,7 +99,7 @@ static int begin(struct request *r, struct hill_why *why)
     return x->room ? 0 : hill_fail(why, HILL_E_NOMEM, "out of memory for a prefix that is kept");
 }
 
-/* ---- reading a group -------------------------------------------------------------------------- */
+/* ---- reading a group ------------------------------------------------------------------------- */
 
 static void begin_group(struct request *r)
 {
@@ -186,7 +186,7 @@ bool stored_take_entries(struct worker *w, const struct record_entries *e)
     return true;
 }
 
-/* ---- giving it to the writer ------------------------------------------------------------------ */
+/* ---- giving it to the writer ----------------------------------------------------------------- */
 
 /* Is there time to wait for the writer still? */
 static bool may_wait(struct request *r)

@@ -42,9 +42,9 @@ struct worker {
     uint32_t n_sequences;   /* that may run: 0 unless the epoch was entered */
     bool reads_hot;         /* the device reads hot entries where they lie */
     /* Every entry that a layer's attention does not find in the GPU's own slots is charged to the
-     * modelled link when its selection arrives. A device that shares the host's memory is then taken
-     * for one with memory of its own: requests that begin under a model have hot entries copied (no
-     * reads_hot), and what an older one reads in place is charged as well. */
+     * modelled link when its selection arrives. A device that shares the host's memory is then
+     * taken for one with memory of its own: requests that begin under a model have hot entries
+     * copied (no reads_hot), and what an older one reads in place is charged as well. */
     struct device_model model;
     int64_t link_due; /* all that was charged has crossed by then */
     uint32_t next_query_id;

@@ -7,8 +7,8 @@
  * heartbeats that carried them. On a terminal it redraws with plain ANSI sequences in the alternate
  * screen; q or Ctrl-C ends it and the terminal is as before. A narrow terminal gets shorter tables,
  * a line that is still too long goes on in the next one; what is not ready is red, unless NO_COLOR
- * is set. Elsewhere each snapshot is printed once, without sequences. Concurrency: one thread. Failure: a coordinator that does not answer
- * ends it (HILL_E_PEER_GONE).
+ * is set. Elsewhere each snapshot is printed once, without sequences. Concurrency: one thread.
+ * Failure: a coordinator that does not answer ends it (HILL_E_PEER_GONE).
  */
 #include "hillctl/command_list.h"
 

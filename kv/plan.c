@@ -151,8 +151,8 @@ uint64_t kv_plan_state_bytes(const struct kv_geometry *g, uint32_t policy, uint3
 }
 
 /* The hot segment but its blocks, as cpu_scorer/hkm.c lays it out (its test compares): header,
- * location words, lists, GPU slot tables with one list of scratch, what is kept of sequences, checks
- * of cold slots, what policies know, and the alignment of planes. */
+ * location words, lists, GPU slot tables with one list of scratch, what is kept of sequences,
+ * checks of cold slots, what policies know, and the alignment of planes. */
 static uint64_t segment_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t k)
 {
     return 192 + padded(lists * in->ctx_tokens * 4, 64) + padded(lists * 16, 64) +
@@ -184,8 +184,8 @@ static uint64_t mass_tables(const struct kv_geometry *g, uint64_t tokens)
     return 4 * (tokens * (row + 1) + (2 * blocks + 1) * row + kv_mass_query_floats(g));
 }
 
-/* Bounds of chunks (cpu_scorer/chunk_table.c): abstracts of coarse ones, the query's parts, bounds of
- * chunks, the search, candidates and their masses. */
+/* Bounds of chunks (cpu_scorer/chunk_table.c): abstracts of coarse ones, the query's parts, bounds
+ * of chunks, the search, candidates and their masses. */
 static uint64_t chunk_tables(const struct kv_plan_input *in, uint64_t lists)
 {
     const struct kv_geometry *g = &in->geometry;

@@ -54,9 +54,9 @@ uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, ui
 uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_bytes);
 
 /* Payload of the prompt segment: of the one prompt that is being computed, at most ctx_tokens, its
- * hidden states (which count as GPU memory, wherever they lie), a chunk of them as it was before, and
- * newly computed entries: those of a layer, of one chunk more, and at least KV_PROMPT_LAG bytes, which
- * is what may be on its way to the tiers. */
+ * hidden states (which count as GPU memory, wherever they lie), a chunk of them as it was before,
+ * and newly computed entries: those of a layer, of one chunk more, and at least KV_PROMPT_LAG
+ * bytes, which is what may be on its way to the tiers. */
 #define KV_PROMPT_LAG (8u << 20)
 uint64_t kv_plan_prompt_bytes(const struct kv_plan_input *in);
 
@@ -69,17 +69,18 @@ uint64_t kv_plan_prompt_bytes(const struct kv_plan_input *in);
 #define KV_KEPT_BYTES  1280u
 #define KV_CHECK_BYTES 8u
 
-/* Of each (sequence, layer) in the hot segment: what policies that evaluate keys know of them beside
- * the entries, which outlives the scorer: sums of attention mass after each of the newest steps (h2o,
- * oracle; cpu_scorer/mass_sums.h), columns (prefetch), bounds of fine chunks (leoam;
- * cpu_scorer/chunk_table.h), with a check for each of these. A multiple of 64; 0: nothing. Four steps:
- * the one under way, the newest whole one, and two whose tokens may be lost with a process. */
+/* Of each (sequence, layer) in the hot segment: what policies that evaluate keys know of them
+ * beside the entries, which outlives the scorer: sums of attention mass after each of the newest
+ * steps (h2o, oracle; cpu_scorer/mass_sums.h), columns (prefetch), bounds of fine chunks (leoam;
+ * cpu_scorer/chunk_table.h), with a check for each of these. A multiple of 64; 0: nothing. Four
+ * steps: the one under way, the newest whole one, and two whose tokens may be lost with a process.
+ */
 #define KV_MASS_STEPS       4u
 #define KV_MASS_STAMP_BYTES 16u
 uint64_t kv_plan_state_bytes(const struct kv_geometry *g, uint32_t policy, uint32_t ctx_tokens);
 
-/* Of host-digest's cache (cpu_scorer/cached_digests.h) beside the digests: for each group of the cold
- * pool, and for each group that it holds. */
+/* Of host-digest's cache (cpu_scorer/cached_digests.h) beside the digests: for each group of the
+ * cold pool, and for each group that it holds. */
 #define KV_CACHED_GROUP_BYTES 4u
 #define KV_CACHED_FRAME_BYTES 10u
 /* What the cache may take of M_0: as asked, at most what all cold digests take; 0 with another

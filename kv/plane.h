@@ -43,8 +43,8 @@ bool kv_policy_served(uint32_t pipeline, uint32_t request);
  * the place of the mantissas: they take no more room. */
 uint32_t kv_plane_key_bytes(const struct kv_geometry *g, uint32_t policy);
 
-/* Of the pool's plane, which an agent that scores can do without digests too: cast, and it has whole
- * keys, which are made digests while they stream past (hillinfer). */
+/* Of the pool's plane, which an agent that scores can do without digests too: cast, and it has
+ * whole keys, which are made digests while they stream past (hillinfer). */
 static inline uint32_t kv_pool_key_bytes(const struct kv_geometry *g, uint32_t policy, bool cast)
 {
     return cast ? 2 * kv_key_dims(g) : kv_plane_key_bytes(g, policy);

@@ -3,11 +3,11 @@
  *
  * Budget: k = clamp(ceil(alpha * N) or budget, min(N, sinks + window), N), the forced tokens (the
  * first `sinks`, the newest `window`) included; while N < exact_below, where a selection saves
- * nothing, k = N. Selection: forced tokens, then the highest scores; ties go to the newer token. The
- * result depends on scores alone, never on the order in which they arrive. Scores arrive in any
+ * nothing, k = N. Selection: forced tokens, then the highest scores; ties go to the newer token.
+ * The result depends on scores alone, never on the order in which they arrive. Scores arrive in any
  * order, from several threads' blocks one after another (kv_selector_add is called by one thread),
- * each position exactly once: a second score of a position or a missing one is an error, not a guess
- * [I5]. Cost: O(N) per query: two histograms of 256 counts (high byte, low byte), no sort.
+ * each position exactly once: a second score of a position or a missing one is an error, not a
+ * guess [I5]. Cost: O(N) per query: two histograms of 256 counts (high byte, low byte), no sort.
  */
 #ifndef HILL_KV_SELECT_H
 #define HILL_KV_SELECT_H

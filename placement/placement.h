@@ -103,7 +103,8 @@ struct placement_moves {
 
 struct placement;
 
-/* "score", "recency", "lru", "lfu", "paper", "bkp", "belady"; NULL / HILL_E_INVALID when unknown. */
+/* "score", "recency", "lru", "lfu", "paper", "bkp", "belady"; NULL / HILL_E_INVALID when
+ * unknown. */
 const char *placement_name(enum placement_kind kind);
 int placement_parse(const char *name, enum placement_kind *out);
 

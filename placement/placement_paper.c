@@ -2,13 +2,13 @@
  * placement/placement_paper.c - bidirectional KV pools as the paper writes them (4.2), to compare
  * with what the product made of them (placement_bkp.c).
  *
- * (1) The newest `pin` of the tokens are locked hot. (2) The hit-rate table counts, for every token,
- * how often it has been accessed; the top alpha fraction by count stays hot. (3) A selected cold
- * token whose count is among the top alpha comes up; the lowest-ranked hot token, the oldest among
- * equals, goes down for it. Nothing ages, and there is neither margin nor rate: the paper names
- * none. "Among the top alpha" is strict: no more than alpha * N tokens have its count or a higher
- * one. Where the pin is more than the capacity holds, half of the capacity is pinned. Cost: O((selected +
- * moves) * log N + counts) a step.
+ * (1) The newest `pin` of the tokens are locked hot. (2) The hit-rate table counts, for every
+ * token, how often it has been accessed; the top alpha fraction by count stays hot. (3) A selected
+ * cold token whose count is among the top alpha comes up; the lowest-ranked hot token, the oldest
+ * among equals, goes down for it. Nothing ages, and there is neither margin nor rate: the paper
+ * names none. "Among the top alpha" is strict: no more than alpha * N tokens have its count or a
+ * higher one. Where the pin is more than the capacity holds, half of the capacity is pinned. Cost:
+ * O((selected + moves) * log N + counts) a step.
  */
 #include "placement/placement_internal.h"
 

@@ -9,9 +9,9 @@
  * below, and goes down again without a write; of more copies than a part of what is cold
  * (copies_part) one is given away with each entry that is written, the oldest first. Not as live:
  * moves take no time, new tokens are told one by one, and the live scorer gives away copies of the
- * groups that have most (cpu_scorer/cold_map.h). Who calls it: hill-kvtrace, bench, tests. Concurrency:
- * one thread per file. Failure: codes of placement.h and trace.h; HILL_E_INVALID when the placement
- * needs scores that the trace lacks.
+ * groups that have most (cpu_scorer/cold_map.h). Who calls it: hill-kvtrace, bench, tests.
+ * Concurrency: one thread per file. Failure: codes of placement.h and trace.h; HILL_E_INVALID when
+ * the placement needs scores that the trace lacks.
  */
 #ifndef HILL_PLACEMENT_TRACE_REPLAY_H
 #define HILL_PLACEMENT_TRACE_REPLAY_H

@@ -50,8 +50,8 @@ struct pool_layout {
     uint64_t directory_offset, digest_offset, key_offset, entry_offset, total_bytes;
 };
 
-/* The layout for a cap, of a pool with a plane of keys (kv_plane_key_bytes) or, with key_bytes 0, of
- * digests; HILL_E_INVALID when not even one stripe per layer fits (why: needed and given). */
+/* The layout for a cap, of a pool with a plane of keys (kv_plane_key_bytes) or, with key_bytes 0,
+ * of digests; HILL_E_INVALID when not even one stripe per layer fits (why: needed and given). */
 int pool_layout_with_keys(struct pool_layout *out, const struct kv_geometry *g, uint32_t key_bytes,
                           uint64_t cap_bytes, struct hill_why *why);
 
@@ -110,8 +110,8 @@ struct pool_stripe {
     uint32_t *checksums; /* [S]: low 32 bits of XXH3_64bits(entry) */
 };
 
-/* Whose entries lie in a pool: set when its use begins, so that a later process of the same use knows
- * the pool again, and not one that was formatted, or another file, since. */
+/* Whose entries lie in a pool: set when its use begins, so that a later process of the same use
+ * knows the pool again, and not one that was formatted, or another file, since. */
 struct pool_stamp {
     uint64_t run_id, epoch; /* of the coordinator's run; in which the tiers were made */
 };
@@ -150,8 +150,8 @@ int pool_open_stamped(struct pool_directory **out, int fd, uint64_t fingerprint,
  * one another, not for a machine that starts again. */
 int pool_set_stamp(int fd, const struct pool_stamp *stamp, struct hill_why *why);
 /* Whatever pool it is, for somebody who only looks: damaged(context, stripe, line) is told of each
- * record of the directory that cannot be used, whose stripe is free in memory. A damaged superblock,
- * or a file that is too short: as pool_open. */
+ * record of the directory that cannot be used, whose stripe is free in memory. A damaged
+ * superblock, or a file that is too short: as pool_open. */
 int pool_survey(struct pool_directory **out, int fd,
                 void (*damaged)(void *context, uint32_t stripe, const char *line), void *context,
                 struct hill_why *why);
@@ -169,8 +169,8 @@ void pool_slot_set(struct pool_directory *d, uint32_t slot, uint32_t position, u
 void pool_slot_clear(struct pool_directory *d, uint32_t slot);
 
 /* Serialise a stripe's record into `pages`, a 4 KiB-aligned buffer of pool_directory_page_bytes
- * bytes, for the agent's asynchronous write at *offset; returns the bytes to write. It is the caller
- * who flushes. */
+ * bytes, for the agent's asynchronous write at *offset; returns the bytes to write. It is the
+ * caller who flushes. */
 uint64_t pool_directory_page_bytes(const struct pool_layout *layout);
 uint64_t pool_directory_encode(const struct pool_directory *d, uint32_t stripe, void *pages,
                                uint64_t *offset);

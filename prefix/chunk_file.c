@@ -21,7 +21,7 @@
 
 _Static_assert(offsetof(struct chunk_record, checksum) == 504, "file format");
 
-/* ---- sizes ------------------------------------------------------------------------------------ */
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
 uint64_t chunk_entries_bytes(const struct chunk_terms *t, uint32_t n)
 {
@@ -45,7 +45,7 @@ static off_t record_at(uint32_t slot)
     return (off_t)(CHUNK_FILE_HEAD + (uint64_t)slot * sizeof(struct chunk_record));
 }
 
-/* ---- reading and writing ---------------------------------------------------------------------- */
+/* ---- reading and writing --------------------------------------------------------------------- */
 
 static int failed(const char *doing, const char *dir, const char *name, struct hill_why *why)
 {
@@ -96,7 +96,7 @@ static int open_one(const char *dir, const char *name, int *fd, struct hill_why 
                : hill_fail(why, HILL_E_INVALID, "prefix store %.300s/%s is not a file", dir, name);
 }
 
-/* ---- the header ------------------------------------------------------------------------------- */
+/* ---- the header ------------------------------------------------------------------------------ */
 
 static uint64_t header_checksum(const struct chunk_file_header *h)
 {
@@ -210,7 +210,7 @@ int chunk_file_hold(const char *dir, const struct chunk_terms *terms, uint64_t c
     return rc;
 }
 
-/* ---- open ------------------------------------------------------------------------------------- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 static int lock_data(struct chunk_file *f, struct hill_why *why)
 {
@@ -267,7 +267,7 @@ void chunk_file_close(struct chunk_file *f)
     f->index_fd = f->data_fd = -1;
 }
 
-/* ---- records ---------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static uint64_t record_checksum(const struct chunk_record *r)
 {
@@ -361,7 +361,7 @@ int chunk_file_clear_record(struct chunk_file *f, uint32_t slot, struct hill_why
     return write_at(f->index_fd, record_at(slot), &none, sizeof none, f->dir, INDEX_NAME, why);
 }
 
-/* ---- entries ---------------------------------------------------------------------------------- */
+/* ---- entries --------------------------------------------------------------------------------- */
 
 uint64_t chunk_checksum(uint64_t stamp, const void *entries, uint64_t bytes)
 {

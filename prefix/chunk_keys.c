@@ -22,7 +22,7 @@ struct sums { /* as they lie in the file */
     uint64_t of[]; /* keys [n_layers], runs [n_layers][n_runs] */
 };
 
-/* ---- shapes ----------------------------------------------------------------------------------- */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 static uint64_t pages(uint64_t bytes)
 {
@@ -91,7 +91,7 @@ uint64_t chunk_keys_run_at(const struct chunk_keys *k, uint32_t slot, uint32_t l
     return slot * k->data_slot_bytes + token * k->terms.entry_bytes;
 }
 
-/* ---- the file --------------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static int failed(const char *doing, const char *dir, const char *name, struct hill_why *why)
 {
@@ -221,7 +221,7 @@ void chunk_keys_remove(const char *dir)
         log_warn("removing prefix store %s failed: %s", path, strerror(errno));
 }
 
-/* ---- a slot ----------------------------------------------------------------------------------- */
+/* ---- a slot ---------------------------------------------------------------------------------- */
 
 static uint64_t sums_checksum(const struct chunk_keys *k, const struct sums *s)
 {

@@ -21,7 +21,7 @@ void chunk_tree_finish(struct chunk_tree *t)
     *t = (struct chunk_tree){.root = CHUNK_NONE};
 }
 
-/* ---- the heap of chunks that nothing follows -------------------------------------------------- */
+/* ---- the heap of chunks that nothing follows ------------------------------------------------- */
 
 static void put(struct chunk_tree *t, uint32_t place, uint32_t slot)
 {
@@ -76,7 +76,7 @@ static void heap_drop(struct chunk_tree *t, uint32_t slot)
     settle(t, place);
 }
 
-/* ---- finding ---------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 static uint32_t first_behind(const struct chunk_tree *t, uint32_t parent)
 {
@@ -197,7 +197,7 @@ uint32_t chunk_tree_leaf(const struct chunk_tree *t, uint32_t slot)
     return slot;
 }
 
-/* ---- adding and removing ---------------------------------------------------------------------- */
+/* ---- adding and removing --------------------------------------------------------------------- */
 
 /* How much longer than one that was of use once it stays. */
 static double bonus(const struct chunk_tree *t, const struct chunk *c)

@@ -9,12 +9,12 @@
  * settings), or to nobody (owner 0: there are none). Chunks of other settings (another device) lie
  * in the tree as well, and only their own find them. Tokens are compared one by one: no hash says
  * that two texts are the same.
- * Who goes first when all slots are taken: of the chunks that nothing follows the one of least rank,
- * rank = when it was last of use + half_life * log2(uses), by a clock that counts uses: of two of
- * equal rank one has been of use half as often and was of use half_life uses later. Why this and
- * not the cost to compute it: docs/decisions/prefix.md. Who calls it: drive_store.c, which writes
- * ranks down; tools/bench/prefix_trace.c. Concurrency: one thread. Failure: HILL_E_NOMEM; nothing
- * has changed then.
+ * Who goes first when all slots are taken: of the chunks that nothing follows the one of least
+ * rank, rank = when it was last of use + half_life * log2(uses), by a clock that counts uses: of
+ * two of equal rank one has been of use half as often and was of use half_life uses later. Why this
+ * and not the cost to compute it: docs/decisions/prefix.md. Who calls it: drive_store.c, which
+ * writes ranks down; tools/bench/prefix_trace.c. Concurrency: one thread. Failure: HILL_E_NOMEM;
+ * nothing has changed then.
  */
 #ifndef HILL_PREFIX_CHUNK_TREE_H
 #define HILL_PREFIX_CHUNK_TREE_H
@@ -92,9 +92,9 @@ uint32_t chunk_tree_unused(struct chunk_tree *tree, int *rc);
 /* Whose turn it is to go, but for `spared`; CHUNK_NONE: nobody's. */
 uint32_t chunk_tree_victim(const struct chunk_tree *tree, uint32_t spared);
 /* A copy of *chunk behind its parent in a slot that chunk_tree_unused gave, or that a file names:
- * HILL_E_INVALID when that one is taken or beyond the end, when the parent is not there, not full or
- * not before it, or when the tokens before it are not everybody's and it has another owner. A new
- * one (rank 0) is ranked, as of use now. */
+ * HILL_E_INVALID when that one is taken or beyond the end, when the parent is not there, not full
+ * or not before it, or when the tokens before it are not everybody's and it has another owner. A
+ * new one (rank 0) is ranked, as of use now. */
 int chunk_tree_add(struct chunk_tree *tree, uint32_t slot, const struct chunk *chunk);
 /* One that nothing follows. */
 void chunk_tree_remove(struct chunk_tree *tree, uint32_t slot);

@@ -53,7 +53,7 @@ static void free_job(struct chunk_job *job)
     free(job);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 static void finish_head(struct chunk_writer *w, int rc, const struct hill_why *why)
 {
@@ -95,7 +95,7 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-/* ---- the caller ------------------------------------------------------------------------------- */
+/* ---- the caller ------------------------------------------------------------------------------ */
 
 int chunk_writer_open(struct chunk_writer **out, uint64_t room_bytes, chunk_write *write,
                       void *context)

@@ -6,9 +6,9 @@
  * leaves is a beginning of that order. Entries in the queue take at most room_bytes, or are one
  * chunk's; a job that finds no room is refused, and who gives it decides whether to wait. What is
  * in the queue can be read. The writer knows no file: `write` does a job, on the thread.
- * Who calls it: drive_store.c. Concurrency: the calls below belong to one thread; `write` and `wake`
- * are called by the writer's, wake under its lock. Failure: a job that failed is kept until it is
- * taken; those behind it are done.
+ * Who calls it: drive_store.c. Concurrency: the calls below belong to one thread; `write` and
+ * `wake` are called by the writer's, wake under its lock. Failure: a job that failed is kept until
+ * it is taken; those behind it are done.
  */
 #ifndef HILL_PREFIX_CHUNK_WRITER_H
 #define HILL_PREFIX_CHUNK_WRITER_H
@@ -52,18 +52,19 @@ void chunk_writer_wake(struct chunk_writer *writer, void (*wake)(void *context),
 
 /* Is there room for so many bytes of entries? */
 bool chunk_writer_has_room(struct chunk_writer *writer, uint64_t bytes);
-/* A copy of the job and of its entries. HILL_E_NOMEM; HILL_E_WOULD_BLOCK: there is no room, never of
- * a CLEAR: what it takes away must not come back. */
+/* A copy of the job and of its entries. HILL_E_NOMEM; HILL_E_WOULD_BLOCK: there is no room, never
+ * of a CLEAR: what it takes away must not come back. */
 int chunk_writer_give(struct chunk_writer *writer, const struct chunk_job *job,
                       const void *entries);
-/* The entries of the chunk of that stamp: 1, copied; 0: it is not in the queue; negative: they could
- * not be written. */
+/* The entries of the chunk of that stamp: 1, copied; 0: it is not in the queue; negative: they
+ * could not be written. */
 int chunk_writer_find(struct chunk_writer *writer, uint64_t stamp, void *entries);
 
 /* How many jobs were given, and are done. */
 uint64_t chunk_writer_given(struct chunk_writer *writer);
 uint64_t chunk_writer_done(struct chunk_writer *writer);
-/* Waits until all are, or until the deadline (base/clock.h): how many chunks are in the queue still.
+/* Waits until all are, or until the deadline (base/clock.h): how many chunks are in the queue
+ * still.
  */
 uint32_t chunk_writer_flush_until(struct chunk_writer *writer, int64_t deadline_ns);
 /* The oldest job that failed, once. False: there is none. */

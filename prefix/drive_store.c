@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-/* ---- open ------------------------------------------------------------------------------------- */
+/* ---- open ------------------------------------------------------------------------------------ */
 
 struct loaded {
     struct chunk chunk;
@@ -156,7 +156,7 @@ void drive_store_close(struct drive_store *s)
     chunk_file_close(&s->file);
 }
 
-/* ---- what is written -------------------------------------------------------------------------- */
+/* ---- what is written ------------------------------------------------------------------------- */
 
 static struct chunk *still_there(const struct drive_store *s, struct drive_chunk chunk)
 {
@@ -252,7 +252,7 @@ void drive_store_wake(struct drive_store *s, void (*wake)(void *context), void *
     chunk_writer_wake(s->writer, wake, context);
 }
 
-/* ---- taking ----------------------------------------------------------------------------------- */
+/* ---- taking ---------------------------------------------------------------------------------- */
 
 int drive_store_find(struct drive_store *s, const struct chunk_query *q, struct chunk_hit *hit,
                      struct drive_chunk *chunks)
@@ -315,7 +315,7 @@ void drive_store_add_keys(struct drive_store *s, struct drive_chunk chunk, const
     chunk_writer_give(s->writer, &job, entries);
 }
 
-/* ---- leaving ---------------------------------------------------------------------------------- */
+/* ---- leaving --------------------------------------------------------------------------------- */
 
 struct drive_chunk drive_store_same(struct drive_store *s, struct drive_chunk parent,
                                     const struct chunk *wanted)

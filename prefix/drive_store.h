@@ -52,8 +52,8 @@ struct drive_store {
 /* Codes of chunk_file_open, HILL_E_NOMEM. */
 int drive_store_open(struct drive_store *store, const char *dir, const struct chunk_terms *terms,
                      uint64_t cap_bytes, struct hill_why *why);
-/* All that was put is written first. What has not been after DRIVE_END_MS is said: whoever wants this
- * process to end may not wait much longer (an orderly end gives a worker 5 s). */
+/* All that was put is written first. What has not been after DRIVE_END_MS is said: whoever wants
+ * this process to end may not wait much longer (an orderly end gives a worker 5 s). */
 #define DRIVE_END_MS 4000
 void drive_store_close(struct drive_store *store);
 /* Until it is. */
@@ -62,15 +62,16 @@ void drive_store_flush(struct drive_store *store);
 /* As chunk_tree_find; chunks [n / CHUNK_TOKENS + 1]. HILL_E_NOMEM. */
 int drive_store_find(struct drive_store *store, const struct chunk_query *query,
                      struct chunk_hit *hit, struct drive_chunk *chunks);
-/* Its entries: [layer][chunk's n] into room for a slot. *n: tokens of the chunk. HILL_E_WOULD_BLOCK:
- * it has gone meanwhile; HILL_E_DAMAGED, or what errno says: it is dropped with what follows it. */
+/* Its entries: [layer][chunk's n] into room for a slot. *n: tokens of the chunk.
+ * HILL_E_WOULD_BLOCK: it has gone meanwhile; HILL_E_DAMAGED, or what errno says: it is dropped with
+ * what follows it. */
 int drive_store_read(struct drive_store *store, struct drive_chunk chunk, void *entries,
                      uint32_t *n, double *cost, struct hill_why *why);
 /* It was of use: it counts for what goes first. */
 void drive_store_use(struct drive_store *store, struct drive_chunk chunk);
 
-/* Is a chunk there that does what `wanted` would, behind `parent` (stamp 0: at the beginning)? Stamp
- * 0: no. */
+/* Is a chunk there that does what `wanted` would, behind `parent` (stamp 0: at the beginning)?
+ * Stamp 0: no. */
 struct drive_chunk drive_store_same(struct drive_store *store, struct drive_chunk parent,
                                     const struct chunk *wanted);
 /* Write one behind `parent`: tokens, n, n_plain, first, settings, owner and cost are the caller's,

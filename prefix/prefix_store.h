@@ -78,8 +78,8 @@ static inline bool prefix_store_holds(const struct prefix_store *store, uint32_t
     return store->entries[sequence].request != 0;
 }
 
-/* A slot below n that is not taken, for a request that takes no prefix: one that holds nothing, else
- * the least recently used. n: there is none. */
+/* A slot below n that is not taken, for a request that takes no prefix: one that holds nothing,
+ * else the least recently used. n: there is none. */
 uint32_t prefix_store_slot(const struct prefix_store *store, uint32_t n, const bool *taken);
 
 #endif

@@ -1,5 +1,5 @@
-/* prefix/span_reader.c - see span_reader.h. The list has the jobs that are not done, in their order.
- * Under the lock: all but a span that is being read. */
+/* prefix/span_reader.c - see span_reader.h. The list has the jobs that are not done, in their
+ * order. Under the lock: all but a span that is being read. */
 #include "prefix/span_reader.h"
 
 #include <errno.h>

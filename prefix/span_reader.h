@@ -32,8 +32,8 @@ void span_reader_close(struct span_reader *reader);
 /* A copy of spans [n]. *job: its number, from 1 on. HILL_E_NOMEM. */
 int span_reader_give(struct span_reader *reader, const struct span *spans, uint32_t n,
                      uint64_t *job);
-/* 1: the job is done, and all before it; 0: not yet; or why one of its spans could not be read, or one
- * of a job before it. */
+/* 1: the job is done, and all before it; 0: not yet; or why one of its spans could not be read, or
+ * one of a job before it. */
 int span_reader_done(struct span_reader *reader, uint64_t job);
 
 #endif

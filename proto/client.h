@@ -3,8 +3,8 @@
  *
  * What: a DEALER socket on <run folder>/control.sock, calls with a deadline, and SIGINT/SIGTERM as
  * a file descriptor. A lost connection is made again when another coordinator is there; what was
- * sent and not answered may be lost. Failure: HILL_E_PEER_GONE when no pipeline runs in the folder or it stopped
- * answering; why says which. Concurrency: one thread.
+ * sent and not answered may be lost. Failure: HILL_E_PEER_GONE when no pipeline runs in the folder
+ * or it stopped answering; why says which. Concurrency: one thread.
  */
 #ifndef HILL_PROTO_CLIENT_H
 #define HILL_PROTO_CLIENT_H
@@ -43,8 +43,8 @@ int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **o
                    struct hill_why *why);
 
 /* Send and wait for an answer of the given kind; HILL_E_PEER_GONE, too, when the connection is lost
- * meanwhile: another coordinator knows nothing of it. A Reply with a code becomes that code with its
- * text in why. Other messages are dropped. */
+ * meanwhile: another coordinator knows nothing of it. A Reply with a code becomes that code with
+ * its text in why. Other messages are dropped. */
 int client_call(struct client *client, const Hill__Message *request,
                 Hill__Message__BodyCase expected, int64_t patience_ms, Hill__Message **out,
                 struct hill_why *why);

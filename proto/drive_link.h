@@ -111,7 +111,8 @@ struct drive_keys {
  * and what is wrong with it. */
 int drive_keys_read(struct drive_keys *out, const char *key_path, const char *peer_path,
                     struct hill_why *why);
-/* A new pair: path, for its owner alone, and path.pub. A file that is there is left: HILL_E_BUSY. */
+/* A new pair: path, for its owner alone, and path.pub. A file that is there is left:
+ * HILL_E_BUSY. */
 int drive_keys_write(const char *path, struct hill_why *why);
 
 /* tcp://HOST:PORT, a port from 1 to 65535? HILL_E_INVALID. */

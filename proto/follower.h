@@ -2,12 +2,12 @@
  * proto/follower.h - a client's side of one request, also over the death of its coordinator.
  *
  * What: an order (Generate, RestoreSession) is sent under a random key. Of what comes, messages of
- * another request and those from before a loss are told apart. When the connection is lost, the next
- * coordinator is sent Follow with the tokens that are here, and sends the rest. Where the request's
- * token log is gone the order is sent again; the coordinator compares what it makes with the tokens
- * that are here. Who calls it: hillctl/exchange.c, gateway/job_generate.c; they own the socket, and
- * say how the connection is. Concurrency: one thread; nothing blocks. Failure: what proto_send says,
- * HILL_E_NOMEM, and HILL_E_TIMEOUT for a coordinator that does not come back.
+ * another request and those from before a loss are told apart. When the connection is lost, the
+ * next coordinator is sent Follow with the tokens that are here, and sends the rest. Where the
+ * request's token log is gone the order is sent again; the coordinator compares what it makes with
+ * the tokens that are here. Who calls it: hillctl/exchange.c, gateway/job_generate.c; they own the
+ * socket, and say how the connection is. Concurrency: one thread; nothing blocks. Failure: what
+ * proto_send says, HILL_E_NOMEM, and HILL_E_TIMEOUT for a coordinator that does not come back.
  */
 #ifndef HILL_PROTO_FOLLOWER_H
 #define HILL_PROTO_FOLLOWER_H

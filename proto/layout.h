@@ -4,11 +4,11 @@
  * Segments (shm_segment_name with these `what`s), created by the coordinator for each epoch:
  *     "rings"    doorbells and the seven rings, and a doorbell and four rings more for each further
  *                drive
- *     "staging"  the staging arena (owner: scorer; the agent fills slots, the GPU worker reads them)
+ *     "staging"  the staging arena (owner: scorer; the agent fills slots, the GPU worker reads)
  *     "hot"      hot pool and tables (owner: scorer), laid out by cpu_scorer alone; a GPU worker
  *                whose device shares the host's memory reads entries in it, where SEQ_READY says
- *     "prompt"   of the prompt that is being computed: what outlives the GPU worker, which alone lays
- *                it out (gpu_worker/prompt_memory.c); its pages come when prompts need them
+ *     "prompt"   of the prompt that is being computed: what outlives the GPU worker, which alone
+ *                lays it out (gpu_worker/prompt_memory.c); its pages come when prompts need them
  * The coordinator's fresh segment is zeroed; the scorer, which takes part in every ring, lays the
  * rings out (layout_init); the others wait until the rings' magic appears (layout_open).
  */
@@ -33,8 +33,8 @@ enum layout_ring {
     RING_COUNT
 };
 
-/* Drives of one pipeline at most. Each has an agent, with a doorbell and four rings of its own; those
- * of the first are named above, the others' follow (layout_ring_of). */
+/* Drives of one pipeline at most. Each has an agent, with a doorbell and four rings of its own;
+ * those of the first are named above, the others' follow (layout_ring_of). */
 #define LAYOUT_DRIVES_MAX  4u
 #define LAYOUT_AGENT_RINGS (RING_COUNT - RING_COMMAND)
 #define LAYOUT_RINGS_MAX   (RING_COUNT + (LAYOUT_DRIVES_MAX - 1) * LAYOUT_AGENT_RINGS)
@@ -47,7 +47,8 @@ struct layout_input {
     uint32_t n_drives; /* that there are rings for; 0: one */
 };
 
-/* The ring of a drive's agent that stands where `ring`, from RING_COMMAND on, does for the first. */
+/* The ring of a drive's agent that stands where `ring`, from RING_COMMAND on, does for the
+ * first. */
 static inline enum layout_ring layout_ring_of(enum layout_ring ring, uint32_t drive)
 {
     return (enum layout_ring)(

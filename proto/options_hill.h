@@ -85,8 +85,8 @@ struct hill_pipeline_options {
 int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
                        const struct options *options, struct hill_why *why);
 
-/* Where the flash of a drive on this host lies: the PATH of file:PATH or xrt:PATH,xclbin=FILE. False:
- * the URL is of another kind, or has none. */
+/* Where the flash of a drive on this host lies: the PATH of file:PATH or xrt:PATH,xclbin=FILE.
+ * False: the URL is of another kind, or has none. */
 bool hill_drive_file(const char *url, char out[HILL_PATH_BYTES]);
 
 /* Its part of that, in options_drives.c: csd_ and n_csd of out, and the first one's model. */
@@ -108,8 +108,8 @@ int hill_request_read_numbers(struct hill_request_options *out, const struct opt
                               struct hill_why *why);
 int hill_request_read(struct hill_request_options *out, const struct options *options,
                       struct hill_why *why);
-/* Of a table with the first HILL_TEXT_SPECS: prompt, file, special and token_ids alone, which may be
- * missing. */
+/* Of a table with the first HILL_TEXT_SPECS: prompt, file, special and token_ids alone, which may
+ * be missing. */
 int hill_request_read_text(struct hill_request_options *out, const struct options *options,
                            struct hill_why *why);
 

@@ -52,8 +52,8 @@ struct party_wait {
 /* ---- segments ---- */
 
 /* Create the segments of s->epoch: rings and staging; hot (unless s->hot_bytes is 0) and prompt,
- * without pages, unless they are kept (s->tiers_epoch); hot on NUMA nodes and huge pages. Those that are there already go on failure: HILL_E_NOSPACE when
- * /dev/shm has no room. */
+ * without pages, unless they are kept (s->tiers_epoch); hot on NUMA nodes and huge pages. Those
+ * that are there already go on failure: HILL_E_NOSPACE when /dev/shm has no room. */
 int epoch_create(const struct epoch_settings *s, struct hill_why *why);
 /* Remove the names of all that were made in this epoch; also of those that are not there. */
 void epoch_unlink(uint64_t run_id, uint32_t epoch);

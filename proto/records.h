@@ -75,12 +75,12 @@ struct record_seq_begin {
      * whole, from adopt_min to adopt_max of them; 0 and 0: it begins. adopt_min 0: of the first
      * adopt_max tokens of its prompt whatever the scorer has. */
     uint32_t adopt_min, adopt_max;
-    /* Else: it goes on with the first `after_tokens` of an ended request whose SEQ_END said keep, of
-     * this identity and on this slot; they are the first of its prompt. 0: it begins. */
+    /* Else: it goes on with the first `after_tokens` of an ended request whose SEQ_END said keep,
+     * of this identity and on this slot; they are the first of its prompt. 0: it begins. */
     uint64_t after;
     uint32_t after_tokens;
-    /* Of the prompt's: entries of a saved session, which come layer after layer before any other; 0:
-     * there are none. */
+    /* Of the prompt's: entries of a saved session, which come layer after layer before any other;
+     * 0: there are none. */
     uint32_t past_tokens;
 };
 
@@ -176,8 +176,8 @@ struct record_resume {
 };
 
 /* Tokens first .. first + n_tokens - 1 of a layer, to be saved or to be followed by more of the
- * prompt: at most as many as a selection of the sequence may have. A record of the sequence as QUERY
- * is, between steps. */
+ * prompt: at most as many as a selection of the sequence may have. A record of the sequence as
+ * QUERY is, between steps. */
 enum read_what {
     READ_ENTRIES = 0, /* answered by ENTRIES */
     READ_MASS = 1,    /* answered by MASS */
@@ -322,8 +322,8 @@ struct record_trim {
     uint64_t reserved;
 };
 
-/* The stripe is the list's, and these slots of it were committed in an earlier epoch and count again;
- * those that are not named are free. Several may be about one stripe. */
+/* The stripe is the list's, and these slots of it were committed in an earlier epoch and count
+ * again; those that are not named are free. Several may be about one stripe. */
 struct record_adopt {
     struct record_header header;
     uint64_t tag;

@@ -1,6 +1,6 @@
 /*
- * recording/recording.h - the ring traffic of an epoch in a file, as the scorer sees it; and reading it
- * back.
+ * recording/recording.h - the ring traffic of an epoch in a file, as the scorer sees it; and
+ * reading it back.
  *
  * What: the scorer takes part in every ring, so one tap on its seven ends (shm/ring.h) sees all
  * traffic, in the one order in which the scorer's thread saw it: records it peeked first, room it

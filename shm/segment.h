@@ -55,14 +55,15 @@ int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t p
  * yet: that page says what the others hold, and may be read before they are there. */
 int shm_segment_create_empty(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
                              uint64_t fingerprint, uint32_t epoch, struct hill_why *why);
-/* Give the payload's first bytes of such a segment their pages, those that they lack. HILL_E_NOSPACE
- * when fewer than `leave` bytes of /dev/shm would be left to others. */
+/* Give the payload's first bytes of such a segment their pages, those that they lack.
+ * HILL_E_NOSPACE when fewer than `leave` bytes of /dev/shm would be left to others. */
 int shm_segment_fill(const struct shm_segment *segment, uint64_t payload_bytes, uint64_t leave,
                      struct hill_why *why);
 
 /* Map an existing segment and check magic, layout version, size, fingerprint and epoch.
  * HILL_E_DAMAGED (not a segment, truncated, another epoch) or HILL_E_UNSUPPORTED (other layout
- * version or fingerprint, named in why) on mismatch; HILL_E_PEER_GONE when there is no such name. */
+ * version or fingerprint, named in why) on mismatch; HILL_E_PEER_GONE when there is no such name.
+ */
 int shm_segment_attach(struct shm_segment *segment, const char *name, uint64_t fingerprint,
                        uint32_t epoch, struct hill_why *why);
 

@@ -34,7 +34,7 @@ static uint64_t found(const struct prefix_trace *t, enum trace_rule rule, uint32
     return s.hits;
 }
 
-/* ---- by hand ---------------------------------------------------------------------------------- */
+/* ---- by hand --------------------------------------------------------------------------------- */
 
 /* One chunk a letter. */
 static void check_letters(const char *letters, enum trace_rule rule, uint32_t n_slots,
@@ -84,7 +84,7 @@ static void test_ends_go_first(void **unused)
     prefix_trace_free(&t);
 }
 
-/* ---- a list without a tree -------------------------------------------------------------------- */
+/* ---- a list without a tree ------------------------------------------------------------------- */
 
 struct item {
     uint32_t chunk, parent, uses;
@@ -153,7 +153,7 @@ static uint64_t list_found(const struct prefix_trace *t, uint32_t n_slots)
     return tokens;
 }
 
-/* ---- all that could have been kept ------------------------------------------------------------ */
+/* ---- all that could have been kept ----------------------------------------------------------- */
 
 /* Chunks held of blocks 0 (a text's first), 1 and 2 (behind it), 3 (another text). */
 enum { HELD = 9 * 5 * 5 * 5 };

@@ -1,19 +1,19 @@
 /*
- * tests/chaos/chaos.c - kills or stops a random process of a running pipeline at random moments, and
- * asks whether every request still ends as if nothing had been.
+ * tests/chaos/chaos.c - kills or stops a random process of a running pipeline at random moments,
+ * and asks whether every request still ends as if nothing had been.
  *
  * usage: chaos RUN-FOLDER ROUNDS SECONDS SEED PREDICT PROMPT-FILE...
  *   as many requests at once as there are prompt files; it ends after ROUNDS rounds or SECONDS
  *   seconds (0: no limit), whichever is first
  * A round sends all requests, and at a moment drawn from the time that they took undisturbed sends
- * SIGKILL or (one time in four) SIGSTOP to the GPU worker, the scorer, the agent or the coordinator.
- * Somebody must start a killed coordinator again. One that is stopped goes on (SIGCONT) after
- * STOPPED_MS, which is longer than a worker may be silent; every other one ("hang") does not, and
- * somebody must kill it. Half the moments are drawn from the
- * prompts' part, half from the decode's. Tokens, finish reason and both hashes must be those of the
- * undisturbed run; afterwards the pipeline must be ready, with as many segments, files in the run
- * folder, token logs and descriptors in the coordinator as before.
- * Printed: one JSON object on stdout, with every round (samples). Times, from the signal on:
+ * SIGKILL or (one time in four) SIGSTOP to the GPU worker, the scorer, the agent or the
+ * coordinator. Somebody must start a killed coordinator again. One that is stopped goes on
+ * (SIGCONT) after STOPPED_MS, which is longer than a worker may be silent; every other one ("hang")
+ * does not, and somebody must kill it. Half the moments are drawn from the prompts' part, half from
+ * the decode's. Tokens, finish reason and both hashes must be those of the undisturbed run;
+ * afterwards the pipeline must be ready, with as many segments, files in the run folder, token logs
+ * and descriptors in the coordinator as before. Printed: one JSON object on stdout, with every
+ * round (samples). Times, from the signal on:
  *   detected   the status no longer says that this process is ready; the connection is lost
  *   started    a new process is there; ready: it is ready (weights loaded, segments mapped), of a
  *              coordinator: its pipeline is, and of a stopped one: it answers again

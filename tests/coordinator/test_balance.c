@@ -50,9 +50,9 @@ static void test_beta_of_eq_4(void **state)
     assert_close(beta, 1820.0 / 278.4);
 }
 
-/* Rates A's drive beside one of twice its speed, one that is not known, and one that scores as fast as
- * A's and sends nothing in no time: speeds 1 / (3/8), 2 / (3/8) and 1 / (1/4), together 12 = 4.5 of
- * A's. */
+/* Rates A's drive beside one of twice its speed, one that is not known, and one that scores as fast
+ * as A's and sends nothing in no time: speeds 1 / (3/8), 2 / (3/8) and 1 / (1/4), together 12 = 4.5
+ * of A's. */
 static void test_several_drives_are_one_of_their_speeds_sum(void **state)
 {
     (void)state;

@@ -53,7 +53,8 @@ static double backoff_seconds(enum worker w)
     return (double)(at - now) / 1e9;
 }
 
-/* The table of README.md, read there: every state and every event, what it says and nothing else. */
+/* The table of README.md, read there: every state and every event, what it says and nothing
+ * else. */
 static void test_transitions_are_those_of_the_readme(void **state)
 {
     static const char *const rows[] = {"stopped",    "backoff", "started",

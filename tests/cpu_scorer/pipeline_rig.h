@@ -2,9 +2,9 @@
  * tests/cpu_scorer/pipeline_rig.h - a pipeline between a fake GPU worker and a fake agent, over
  * real rings in one process.
  *
- * The pipeline runs in a thread, the fake agent of each drive (rig_agent.h) in another, the test is the
- * GPU worker (rig_gpu.c). Rings are tiny, so that back-pressure and wrap-around happen all the time.
- * The GPU worker's oracle (rig_oracle.c) scores all tokens from its own copy and sorts.
+ * The pipeline runs in a thread, the fake agent of each drive (rig_agent.h) in another, the test is
+ * the GPU worker (rig_gpu.c). Rings are tiny, so that back-pressure and wrap-around happen all the
+ * time. The GPU worker's oracle (rig_oracle.c) scores all tokens from its own copy and sorts.
  */
 #ifndef HILL_TESTS_CPU_SCORER_PIPELINE_RIG_H
 #define HILL_TESTS_CPU_SCORER_PIPELINE_RIG_H

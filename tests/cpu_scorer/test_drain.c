@@ -94,8 +94,8 @@ static void test_all_comes_up_while_requests_decode(void **unused)
     drain_whole(&o);
 }
 
-/* M_0 holds half of it: the newest are hot, the rest is selected from where it lies, new tokens push
- * older ones down; when one request has ended the other gets its blocks. */
+/* M_0 holds half of it: the newest are hot, the rest is selected from where it lies, new tokens
+ * push older ones down; when one request has ended the other gets its blocks. */
 static void drain_half(const struct rig_options *o)
 {
     struct rig *r = rig_start(o);
@@ -182,8 +182,8 @@ static void test_a_prompt_that_is_not_whole_keeps_its_room(void **unused)
     rig_stop(r);
 }
 
-/* The agent falls silent with a batch out. A request that has nothing to do with it, and needs every
- * staging slot that it has set aside, goes on. */
+/* The agent falls silent with a batch out. A request that has nothing to do with it, and needs
+ * every staging slot that it has set aside, goes on. */
 static void test_what_a_lost_agent_keeps_nobody_lacks(void **unused)
 {
     (void)unused;
@@ -215,8 +215,8 @@ static void test_what_a_lost_agent_keeps_nobody_lacks(void **unused)
     rig_stop(r);
 }
 
-/* The drive has as many slots as the longest context needs, none for copies. What has come up leaves
- * its slot to what goes down later, so that a layer gets back to its target. */
+/* The drive has as many slots as the longest context needs, none for copies. What has come up
+ * leaves its slot to what goes down later, so that a layer gets back to its target. */
 static void test_slots_of_what_came_up_are_used_again(void **unused)
 {
     (void)unused;

@@ -105,7 +105,8 @@ static void test_known_selections_are_answered_ahead(void **unused)
 }
 
 /* What has gone down has to be fetched; until the first goes, and while a step reads in place,
- * nothing that was named is given to others. A prompt of sinks and newest tokens is hot at first. */
+ * nothing that was named is given to others. A prompt of sinks and newest tokens is hot at first.
+ */
 static void test_cold_entries_are_asked_for_layer_by_layer(void **unused)
 {
     static const double betas[] = {4, 0.66, 0.25};

@@ -1,4 +1,5 @@
-/* Tests of cpu_scorer/mass_sums.[ch]: which step's sums are where, what a death leaves, flipped bits. */
+/* Tests of cpu_scorer/mass_sums.[ch]: which step's sums are where, what a death leaves, flipped
+ * bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -151,8 +152,8 @@ static void flipped_bits_are_found(void **state)
             check_before(3); /* a bit of what nobody has written */
         memcpy(sums.memory + LIST * sums.stride, whole, sums.stride);
     }
-    /* of the prompt and both steps: their tokens, how many they are, whose they are, the check; and of
-     * the place that is free, that it has none */
+    /* of the prompt and both steps: their tokens, how many they are, whose they are, the check; and
+     * of the place that is free, that it has none */
     assert_int_equal(found, 32 * (PROMPT + PROMPT + PROMPT + 1) + 3 * 128 + 64);
     free(whole);
 }

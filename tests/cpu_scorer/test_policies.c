@@ -79,9 +79,9 @@ static void test_host_digest_selects_the_same_at_every_place(void **unused)
     each_place_selects_the_same(KV_POLICY_HOST_DIGEST);
 }
 
-/* Scored on the host or on the drive, with a cache for nothing, a part, and all of the cold digests:
- * the selection is hillinfer's, and what is cached does not come over the link. The cache's bytes are
- * those of M_0 that it was given. */
+/* Scored on the host or on the drive, with a cache for nothing, a part, and all of the cold
+ * digests: the selection is hillinfer's, and what is cached does not come over the link. The
+ * cache's bytes are those of M_0 that it was given. */
 static void test_host_digest_selects_what_hillinfer_does(void **unused)
 {
     static const struct rig_options places[] = {

@@ -18,8 +18,8 @@ static uint32_t draw(uint32_t below)
     return (uint32_t)rig_random(&state, below);
 }
 
-/* SEQ_BEGIN of another request on the slot, that goes on with the first n_after tokens of q's; false:
- * it begins anew. q becomes that request. */
+/* SEQ_BEGIN of another request on the slot, that goes on with the first n_after tokens of q's;
+ * false: it begins anew. q becomes that request. */
 static bool go_on(struct rig_request *q, uint64_t after, uint32_t n_after, uint32_t prompt,
                   uint32_t max)
 {
@@ -124,8 +124,8 @@ static void test_any_part_is_gone_on_with(void **unused)
             kept = q->n;
         }
         printf("place %zu: %u of %d went on\n", i, reused, ROUNDS);
-        /* nobody is in the way; in the narrow places a longer request may find no room beside what it
-         * would go on with: copies and cut slots take room of their own */
+        /* nobody is in the way; in the narrow places a longer request may find no room beside what
+         * it would go on with: copies and cut slots take room of their own */
         bool narrow = places[i].hot_blocks || places[i].n_stripes;
         assert_true(narrow ? reused >= (ROUNDS - 1) * 9 / 10 : reused == ROUNDS - 1);
         end(q, false, 0);
@@ -191,8 +191,8 @@ static void test_what_is_not_there_begins_anew(void **unused)
     rig_stop(r);
 }
 
-/* More is cut than the rings have room for at once, so the first RELEASE's answer comes before the cut
- * is over. */
+/* More is cut than the rings have room for at once, so the first RELEASE's answer comes before the
+ * cut is over. */
 static void test_a_cut_that_the_agent_refuses_begins_anew(void **unused)
 {
     (void)unused;

@@ -1,6 +1,6 @@
 /*
- * tests/csd_agent/pool_scene.h - a cold pool, its model in arrays (fixture.h), and commands that are
- * carried out on both and compared. Who uses it: the tests of the pool without its rings.
+ * tests/csd_agent/pool_scene.h - a cold pool, its model in arrays (fixture.h), and commands that
+ * are carried out on both and compared. Who uses it: the tests of the pool without its rings.
  */
 #ifndef HILL_TESTS_CSD_AGENT_POOL_SCENE_H
 #define HILL_TESTS_CSD_AGENT_POOL_SCENE_H

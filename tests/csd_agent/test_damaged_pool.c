@@ -1,6 +1,6 @@
 /*
- * test_damaged_pool.c - flipped bits of a cold pool are found and named; files that are not ours are
- * left alone.
+ * test_damaged_pool.c - flipped bits of a cold pool are found and named; files that are not ours
+ * are left alone.
  */
 #include "tests/csd_agent/pool_scene.h"
 

@@ -1,5 +1,5 @@
-/* tests/csd_agent/test_digest_cache.c - what is written at once may go on from one stripe to the next,
- * and from or to what is no digest: each stripe's pages must be the new ones. */
+/* tests/csd_agent/test_digest_cache.c - what is written at once may go on from one stripe to the
+ * next, and from or to what is no digest: each stripe's pages must be the new ones. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /*
  * test_hls_score.c - the HLS kernel's C test bench: its scores are those of kv_score_reference, bit
- * for bit, on a million random keys of a small shape, on thousands of larger ones, and on those that
- * are at an end of a range.
+ * for bit, on a million random keys of a small shape, on thousands of larger ones, and on those
+ * that are at an end of a range.
  */
 #include "tests/csd_agent/score_forms.h"
 

@@ -72,7 +72,8 @@ static uint64_t check_digests(const struct scene *s, const struct keys_record *r
     return bytes;
 }
 
-/* Up to 4 ranges of a (sequence, layer), within its stripes' used parts; of digests whole groups. */
+/* Up to 4 ranges of a (sequence, layer), within its stripes' used parts; of digests whole
+ * groups. */
 static uint32_t random_ranges(struct scene *s, uint32_t sequence, uint32_t layer, uint32_t together,
                               struct key_range *ranges)
 {

@@ -1,11 +1,11 @@
 /*
  * tests/fuzz/fuzz_drive.c - what a peer with a right key sends over the link to a drive.
  *
- * What: the input is a list of messages: ten bytes (what is wrong with the frame, kind, a, b, bytes of
- * the payload: 2), then the payload. Frames go through drive_frame_check; control messages are read;
- * records go into the rings of a listener's epoch, in private memory, and are taken out again as the
- * drive's data plane would. Failure: sanitizer findings; abort() where a record comes out otherwise than
- * it went in. Who calls it: libFuzzer (tests/fuzz/run). Concurrency: one thread.
+ * What: the input is a list of messages: ten bytes (what is wrong with the frame, kind, a, b, bytes
+ * of the payload: 2), then the payload. Frames go through drive_frame_check; control messages are
+ * read; records go into the rings of a listener's epoch, in private memory, and are taken out again
+ * as the drive's data plane would. Failure: sanitizer findings; abort() where a record comes out
+ * otherwise than it went in. Who calls it: libFuzzer (tests/fuzz/run). Concurrency: one thread.
  */
 #include <stddef.h>
 #include <stdint.h>

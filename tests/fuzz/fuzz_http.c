@@ -1,11 +1,11 @@
 /*
  * tests/fuzz/fuzz_http.c - any request: a path, headers that decide who may ask, a body.
  *
- * What: the input is "METHOD PATH\nHOST\nORIGIN\nBODY". The path is routed, the headers guarded, and
- * the body read as an order of the route's kind, and as one of every other kind. What is accepted
- * is walked through; its text goes through its own stop strings. Failure: sanitizer findings;
- * abort() where a refusal has no status, no reason or several lines, where an accepted value is out
- * of range, or where a stop string gets out. Who calls it: libFuzzer (tests/fuzz/run).
+ * What: the input is "METHOD PATH\nHOST\nORIGIN\nBODY". The path is routed, the headers guarded,
+ * and the body read as an order of the route's kind, and as one of every other kind. What is
+ * accepted is walked through; its text goes through its own stop strings. Failure: sanitizer
+ * findings; abort() where a refusal has no status, no reason or several lines, where an accepted
+ * value is out of range, or where a stop string gets out. Who calls it: libFuzzer (tests/fuzz/run).
  * Concurrency: one thread.
  */
 #include <stddef.h>

@@ -1,15 +1,15 @@
 /*
- * tests/fuzz/socket_clients.c - clients of a gateway's real socket that no well-made client is like:
- * slow, cut, pipelined, oversized, mutated, gone in mid-stream.
+ * tests/fuzz/socket_clients.c - clients of a gateway's real socket that no well-made client is
+ * like: slow, cut, pipelined, oversized, mutated, gone in mid-stream.
  *
  * usage: socket_clients SOCKET CASES SECONDS SEED KEY SECRET
  * SOCKET: a Unix socket; CASES: requests, a line of JSON each (tests/gateway/http_cases.jsonl);
  * KEY: of these clients; SECRET: words of another key's requests, which must never come.
- * What: CLIENTS connections at once, each with a few requests of CASES sent in a random manner. What
- * comes back has to be whole responses of HTTP, none of them 500, none with SECRET or with lines of
- * /etc/passwd in it; requests that are sent as they are have all their answers; the gateway answers
- * a plain question meanwhile. Failure: exit code 1 and what was found, the request in the file
- * found.request. Who calls it: tests/long/http_sockets.sh. Concurrency: one thread.
+ * What: CLIENTS connections at once, each with a few requests of CASES sent in a random manner.
+ * What comes back has to be whole responses of HTTP, none of them 500, none with SECRET or with
+ * lines of /etc/passwd in it; requests that are sent as they are have all their answers; the
+ * gateway answers a plain question meanwhile. Failure: exit code 1 and what was found, the request
+ * in the file found.request. Who calls it: tests/long/http_sockets.sh. Concurrency: one thread.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -88,7 +88,7 @@ static void found(const struct client *c, const char *what)
     exit(1);
 }
 
-/* ---- requests --------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void put(struct bytes *to, const char *data, size_t n)
 {
@@ -269,7 +269,7 @@ static void make_request(struct client *c)
     }
 }
 
-/* ---- responses -------------------------------------------------------------------------------- */
+/* ---- responses ------------------------------------------------------------------------------- */
 
 static bool whole_chunks(const char *at, const char *end, const char **rest)
 {
@@ -342,7 +342,7 @@ static void check(const struct client *c, bool over)
     n_requests += n;
 }
 
-/* ---- connections ------------------------------------------------------------------------------ */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 static void begin(struct client *c, int64_t now, bool probe)
 {

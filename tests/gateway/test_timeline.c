@@ -92,7 +92,8 @@ static void a_step_worked_by_hand(void **state)
     timeline_finish(&timeline);
 }
 
-/* Sequence 3 is the second row of steps whose first is sequence 1: that one has the step's waits. */
+/* Sequence 3 is the second row of steps whose first is sequence 1: that one has the step's
+ * waits. */
 static void add_shared_step(int64_t at)
 {
     add(STAGE_query, 1, 90, 0, at - 10, at);

@@ -1,6 +1,6 @@
 /*
- * tests/gpu_worker/test_json_answer.c - answers that are held to JSON, against jansson, which shares
- * no code with the automaton.
+ * tests/gpu_worker/test_json_answer.c - answers that are held to JSON, against jansson, which
+ * shares no code with the automaton.
  *
  * Random objects, as jansson writes them, are taken; what is taken of changed ones, jansson reads;
  * tokens drawn at random through the sampler, of vocabularies made of pieces that cut marks, words,
@@ -104,7 +104,7 @@ static void depth_and_white_space_are_bounded(void **state)
     cut(text);
 }
 
-/* ---- random objects ---------------------------------------------------------------------------- */
+/* ---- random objects -------------------------------------------------------------------------- */
 
 static json_t *random_string(void)
 {
@@ -197,7 +197,7 @@ static void what_is_taken_jansson_reads(void **state)
     assert_true(still > 1000);
 }
 
-/* ---- random tokens ------------------------------------------------------------------------------ */
+/* ---- random tokens --------------------------------------------------------------------------- */
 
 #define PIECES 1200u
 
@@ -327,7 +327,7 @@ static void a_vocabulary_without_a_way_on_is_told(void **state)
     sampler_finish(&s);
 }
 
-/* ---- what it costs ------------------------------------------------------------------------------ */
+/* ---- what it costs --------------------------------------------------------------------------- */
 
 /* Of a token, with the filter and without: microseconds. Random logits, which know nothing of JSON:
  * a trained model's first choices are allowed oftener. */

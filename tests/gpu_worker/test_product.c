@@ -1,8 +1,8 @@
 /*
  * tests/gpu_worker/test_product.c - products with weights of every tensor type, as the kernels of
- * prefill and of decode compute them: bit by bit what plain C gets from the file's blocks, whichever
- * way the integers are multiplied, whatever rows are beside; close to the product in double; and
- * panels cost what the file costs.
+ * prefill and of decode compute them: bit by bit what plain C gets from the file's blocks,
+ * whichever way the integers are multiplied, whatever rows are beside; close to the product in
+ * double; and panels cost what the file costs.
  */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /*
- * tests/gpu_worker/test_prompt_memory.c - a prompt that is lost after any unit goes on over the same
- * memory: the same logits and entries, bit for bit, also where a unit was half done. What is of
- * another prompt, or damaged, is not found; a bit that has changed costs what it must.
+ * tests/gpu_worker/test_prompt_memory.c - a prompt that is lost after any unit goes on over the
+ * same memory: the same logits and entries, bit for bit, also where a unit was half done. What is
+ * of another prompt, or damaged, is not found; a bit that has changed costs what it must.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -199,7 +199,8 @@ static void test_the_plan_is_kept(void **unused)
     }
 }
 
-/* One that is begun over another is not taken for it, nor is one whose head or words are damaged. */
+/* One that is begun over another is not taken for it, nor is one whose head or words are
+ * damaged. */
 static void test_only_this_prompt_is_found(void **unused)
 {
     (void)unused;
@@ -329,8 +330,8 @@ static uint64_t *sum_of(const struct scene *s,
     return (uint64_t *)(void *)first + row;
 }
 
-/* Killed when the rows of the next unit were put aside and it had not begun: they fit their sums, but
- * are not what the newest unit began with. */
+/* Killed when the rows of the next unit were put aside and it had not begun: they fit their sums,
+ * but are not what the newest unit began with. */
 static void test_rows_before_another_unit_are_not_taken(void **unused)
 {
     (void)unused;

@@ -75,8 +75,8 @@ static void probe(struct engine_run *run, uint32_t layer, uint32_t n_past, uint1
     free(keys);
 }
 
-/* run->entries of the past are there. sums [n_layers][n_kv_heads + 1][n_past], or NULL: of each head,
- * and of all. */
+/* run->entries of the past are there. sums [n_layers][n_kv_heads + 1][n_past], or NULL: of each
+ * head, and of all. */
 static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_t n_past,
                          uint32_t n, const uint8_t *seen, float *sums)
 {

@@ -377,7 +377,8 @@ static void a_new_epoch_lets_all_go(void **state)
         assert_story(i);
 }
 
-/* While one runs to its end another one has as many tokens as it may; it ends when its last is taken. */
+/* While one runs to its end another one has as many tokens as it may; it ends when its last is
+ * taken. */
 static void nobody_runs_ahead_of_the_coordinator(void **state)
 {
     (void)state;

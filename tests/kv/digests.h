@@ -1,4 +1,5 @@
-/* tests/kv/digests.h - a token's digest of all heads: mantissas [key dims], exponents [n_kv_heads]. */
+/* tests/kv/digests.h - a token's digest of all heads: mantissas [key dims], exponents
+ * [n_kv_heads]. */
 #ifndef TESTS_KV_DIGESTS_H
 #define TESTS_KV_DIGESTS_H
 

@@ -1,13 +1,13 @@
 /*
- * tests/net/slow_link.c - a link with delay and loss between this network namespace and another one,
- * for kernels without netem.
+ * tests/net/slow_link.c - a link with delay and loss between this network namespace and another
+ * one, for kernels without netem.
  *
  * usage: slow_link NAMESPACE DEVICE DELAY_MS LOSS_PERCENT SEED
  *
- * What: two TUN devices of that name, one here and one in NAMESPACE (of ip netns). A packet that goes
- * into one comes out of the other DELAY_MS later, in order, or, of 100 packets LOSS_PERCENT, never.
- * "ready" on stdout: they are there, and want addresses. Ends with its parent or by a signal; the
- * last line on stderr is how many packets came and how many were lost. Who calls it:
+ * What: two TUN devices of that name, one here and one in NAMESPACE (of ip netns). A packet that
+ * goes into one comes out of the other DELAY_MS later, in order, or, of 100 packets LOSS_PERCENT,
+ * never. "ready" on stdout: they are there, and want addresses. Ends with its parent or by a
+ * signal; the last line on stderr is how many packets came and how many were lost. Who calls it:
  * tests/long/remote_drive.sh. Failure: one line, exit 77 where this is not allowed, else 1.
  */
 #include <errno.h>

@@ -3,7 +3,8 @@
  * tests/oracle/parity.py. Not built by make: docs/parity.md has the command.
  *
  *     peer_logits MODEL tokens FILE             ids of each line of FILE, a line each, to stdout
- *     peer_logits MODEL greedy IDS N OUT        after each line of ids its N most probable next ones, to stdout
+ *     peer_logits MODEL greedy IDS N OUT        after each line of ids its N most probable next
+ *                                               ones, to stdout
  *     peer_logits MODEL step|batch IDS N [OUT]  the last N ids of each line are given: their
  *                                               log-probabilities to stdout
  *

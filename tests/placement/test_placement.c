@@ -195,8 +195,8 @@ static void bkp_does_not_chase_a_cycle(void **state)
     placement_destroy(lru);
 }
 
-/* 5 is chosen at every step; what goes down for it is the oldest that is pinned by nothing, but 3 of
- * ten may be among the highest. */
+/* 5 is chosen at every step; what goes down for it is the oldest that is pinned by nothing, but 3
+ * of ten may be among the highest. */
 static void paper_promotes_what_breaches_the_top(void **state)
 {
     (void)state;

@@ -52,7 +52,7 @@ static uint64_t cap(uint32_t slots)
     return CHUNK_FILE_HEAD + slots * (chunk_slot_bytes(&terms) + sizeof(struct chunk_record));
 }
 
-/* ---- what the oracle knows -------------------------------------------------------------------- */
+/* ---- what the oracle knows ------------------------------------------------------------------- */
 
 /* A chunk: all tokens from the text's first on. */
 struct fact {
@@ -143,7 +143,7 @@ static uint32_t reach(int id, const struct chunk_query *q, uint32_t *plain)
     return n ? facts[id].first + n : 0;
 }
 
-/* ---- operations ------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static void draw_text(uint32_t *tokens, uint32_t n)
 {
@@ -172,7 +172,8 @@ static bool is_needless(int id, int added)
            memcmp(a->tokens + a->first, b->tokens + b->first, b->n * sizeof *b->tokens) == 0;
 }
 
-/* Beside what is needless one has gone, if the store was full: nobody's parent, of the least rank. */
+/* Beside what is needless one has gone, if the store was full: nobody's parent, of the least
+ * rank. */
 static void note_gone(const struct drive_store *s, bool full, int spared, int added)
 {
     int victim = -1, other = -1; /* one that is needless, too, may have been it */
@@ -399,7 +400,7 @@ static void test_random_requests(void **unused)
     drive_store_close(&s);
 }
 
-/* ---- other files ------------------------------------------------------------------------------ */
+/* ---- other files ----------------------------------------------------------------------------- */
 
 /* Three chunks, one behind the other. */
 static void make_store(struct drive_store *s, uint64_t cap_bytes)

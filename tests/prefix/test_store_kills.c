@@ -84,7 +84,7 @@ static uint64_t cap(void)
         }                                                                                          \
     } while (0)
 
-/* ---- the kill --------------------------------------------------------------------------------- */
+/* ---- the kill -------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t n_writes;
 static uint32_t dies_at; /* the write at which this process is killed; 0: none */
@@ -102,7 +102,7 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at)
     return syscall(SYS_pwrite64, fd, from, bytes, at);
 }
 
-/* ---- the oracle ------------------------------------------------------------------------------- */
+/* ---- the oracle ------------------------------------------------------------------------------ */
 
 /* An entry: of all tokens up to it, and of how it was made. */
 static void fill_entry(const uint32_t *tokens, uint32_t position, uint64_t made, uint32_t layer,
@@ -137,7 +137,7 @@ static void draw_text(struct text *t)
         t->owner = 0, t->n_plain = t->n;
 }
 
-/* ---- operations ------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static void leave(struct drive_store *s)
 {
@@ -295,7 +295,7 @@ static void live(void)
     }
 }
 
-/* ---- the parent ------------------------------------------------------------------------------- */
+/* ---- the parent ------------------------------------------------------------------------------ */
 
 static void one_life(void)
 {

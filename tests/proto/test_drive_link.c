@@ -1,4 +1,5 @@
-/* A link between two threads of one process over the loopback: greetings, messages in order, what is refused, what is lost. */
+/* A link between two threads of one process over the loopback: greetings, messages in order, what
+ * is refused, what is lost. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -175,7 +176,8 @@ static void test_strangers_are_not_let_in(void **state)
     drive_link_close(l);
 }
 
-/* A peer with right keys that says what it likes: one message of these parts; what it is answered. */
+/* A peer with right keys that says what it likes: one message of these parts; what it is
+ * answered. */
 static void say_raw(void *socket, const void *frame, size_t bytes, const void *payload, size_t more)
 {
     zmq_send(socket, frame, bytes, payload ? ZMQ_SNDMORE : 0);

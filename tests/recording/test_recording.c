@@ -1,6 +1,6 @@
 /*
- * tests/recording/test_recording.c - recordings of the rings: what is written is read back in order;
- * every flipped bit and every cut is refused with a field; random bytes are survived.
+ * tests/recording/test_recording.c - recordings of the rings: what is written is read back in
+ * order; every flipped bit and every cut is refused with a field; random bytes are survived.
  */
 #include <stdarg.h>
 #include <stddef.h>

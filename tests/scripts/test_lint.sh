@@ -112,6 +112,8 @@ new_tree; printf "%0101d\n" 0 >docs/page.md
 complains "docs/page.md: over 100 columns: line 1" columns
 new_tree; printf '// %0100d\n' 0 >low/kernel.cl; git add -A
 complains "low/kernel.cl: over 100 columns: line 1" columns
+new_tree; printf '/*%099d */\nint x = %0100d;\n' 0 0 >>low/low.c; git add -A
+complains "low/low.c:6: a comment over 100 columns" columns
 
 # names: in two folders; README.md, main.c and tests have the same ones.
 new_tree; cp low/low.h high/low.h

@@ -6,7 +6,8 @@
 static uint64_t test_first_run_id;
 
 static pid_t test_run_owner;
-/* a forked child has an id of its own */ /* Removes every segment of the id and those after it; returns how many there were. */
+/* a forked child has an id of its own */ /* Removes every segment of the id and those after it;
+ * returns how many there were. */
 static inline int test_remove_segments(uint64_t id)
 {
     char prefix[32], name[300];

@@ -6,8 +6,8 @@
  * scored, the drive's DRAM, which entries are hot, beta, guesses a layer ahead, digest bits, and of
  * a batch how many of its rows the scorer is at together. M_0 is the same in all rows of a
  * comparison and is filled; of the comparison of beta each fixed beta has the M_0 that it fills,
- * and beside it stands Eq. 4 with as much. Which KV: KV="names" (workload.h); STEPS=N decode steps; rounds and their variables: comparison.h. FULL=1 adds this
- * machine's drive.
+ * and beside it stands Eq. 4 with as much. Which KV: KV="names" (workload.h); STEPS=N decode
+ * steps; rounds and their variables: comparison.h. FULL=1 adds this machine's drive.
  * Concurrency: one thread. Failure: as point.h; KV that is not there is named and left out.
  */
 #include <stdio.h>

@@ -96,7 +96,8 @@ static void note(const struct point *p, const struct point_result *r, double out
     memcpy(out, values, sizeof values);
 }
 
-/* again: earlier rounds are dropped, as late as can be: a round that is ended costs none of them. */
+/* again: earlier rounds are dropped, as late as can be: a round that is ended costs none of
+ * them. */
 static void measure_round(const struct comparison *c, const struct kept_test *kept, bool again)
 {
     double values[COMPARISON_METHODS_MAX * MEASURES];

@@ -45,14 +45,15 @@ double bench_highest(const struct bench_samples *samples);
 void bench_print_samples(const char *name, const struct bench_samples *samples,
                          const struct bench_samples *peer);
 
-/* The value below which `share` (0..1) of n values lie, between the two nearest of them in proportion;
- * sorts them. n > 0. */
+/* The value below which `share` (0..1) of n values lie, between the two nearest of them in
+ * proportion; sorts them. n > 0. */
 double bench_quantile(double *values, uint64_t n, double share);
 
 /* Round by round, a's value over b's, so that a slow minute of the machine is in both. */
 struct bench_samples bench_ratios(const struct bench_samples *a, const struct bench_samples *b);
-/* By a form with three numbers: median, lower and upper quartile; of fewer than BENCH_QUARTILES_LEAST
- * samples the lowest and the highest instead, since a quartile of three is no more than that. */
+/* By a form with three numbers: median, lower and upper quartile; of fewer than
+ * BENCH_QUARTILES_LEAST samples the lowest and the highest instead, since a quartile of three is no
+ * more than that. */
 #define BENCH_QUARTILES_LEAST 5u
 #define BENCH_QUARTILES_TEXT  "quartiles (below 5 rounds: lowest - highest)"
 void bench_print_quartiles(const struct bench_samples *samples, const char *form);

@@ -28,7 +28,7 @@ static void *zeros(uint64_t n, size_t size)
     return memory;
 }
 
-/* ---- the trace -------------------------------------------------------------------------------- */
+/* ---- the trace ------------------------------------------------------------------------------- */
 
 static void know(struct prefix_trace *t, uint32_t chunk, uint32_t parent)
 {
@@ -105,7 +105,7 @@ void prefix_trace_free(struct prefix_trace *t)
     *t = (struct prefix_trace){0};
 }
 
-/* ---- what is counted -------------------------------------------------------------------------- */
+/* ---- what is counted ------------------------------------------------------------------------- */
 
 static double cost_of(double n)
 {
@@ -125,7 +125,7 @@ static double count(struct trace_score *s, const struct trace_request *r, uint32
     return (cost_of(r->n_tokens) - cost_of(hits)) / (r->n_tokens - hits) * CHUNK_TOKENS;
 }
 
-/* ---- the store's own code --------------------------------------------------------------------- */
+/* ---- the store's own code -------------------------------------------------------------------- */
 
 /* As drive_store.c makes room. CHUNK_NONE: there is none but the parent's. */
 static uint32_t room_in(struct chunk_tree *tree, uint32_t parent)
@@ -190,7 +190,7 @@ static struct trace_score play_store(const struct prefix_trace *t, uint32_t n_sl
     return score;
 }
 
-/* ---- other rules ------------------------------------------------------------------------------ */
+/* ---- other rules ----------------------------------------------------------------------------- */
 
 struct held {
     double rank, cost; /* the least rank goes first */

@@ -3,12 +3,12 @@
  * and against other rules of what goes first.
  *
  * What: a request is the ids of its prompt's blocks of 512 tokens; blocks of one id have the same
- * tokens and follow the same block. As in the store a block is 8 chunks of 64 tokens, a prompt takes
- * its longest stored prefix, leaves its other whole chunks, and a chunk goes only when nothing
- * follows it. TRACE_STORE is the store's own code (prefix/chunk_tree.h) with tokens made of the ids;
- * the other rules share no line with it. Times and answers of a trace are not played: what an answer
- * leaves is seen when a later prompt brings it.
- * Who calls it: bench_eviction.c, tests/bench. Concurrency: one thread. Failure: bench_fail().
+ * tokens and follow the same block. As in the store a block is 8 chunks of 64 tokens, a prompt
+ * takes its longest stored prefix, leaves its other whole chunks, and a chunk goes only when
+ * nothing follows it. TRACE_STORE is the store's own code (prefix/chunk_tree.h) with tokens made of
+ * the ids; the other rules share no line with it. Times and answers of a trace are not played: what
+ * an answer leaves is seen when a later prompt brings it. Who calls it: bench_eviction.c,
+ * tests/bench. Concurrency: one thread. Failure: bench_fail().
  */
 #ifndef HILL_BENCH_PREFIX_TRACE_H
 #define HILL_BENCH_PREFIX_TRACE_H

@@ -26,7 +26,8 @@ extern const char *pipeline_folder;
 
 /* A shell command's whole output, NUL-terminated; the caller frees it. NULL: the command failed. */
 char *capture(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* What a shell command needs before a path for another program: "$PWD/" where it is relative, or "".
+/* What a shell command needs before a path for another program: "$PWD/" where it is relative, or
+ * "".
  */
 const char *pipeline_before(const char *path);
 /* Ends the figure when output is NULL, and frees it. */

@@ -4,10 +4,11 @@
  *
  * Up to `parallel` requests are under way; the coordinator queues what it cannot run at once.
  * Greedy sampling. A prompt that several jobs share is read by a request of its own, which saves a
- * session, and restored for each job; one that cannot be saved is read by each. Failure: what concerns a request (refused, failed) is in its answer and the rest
- * goes on; what concerns the pipeline (HILL_E_PEER_GONE: it stopped answering, or was replaced and
- * lost the requests) or the person (HILL_E_CANCELLED: a signal; the requests are cancelled) ends
- * the run. Who calls it: work.c. Concurrency: one thread.
+ * session, and restored for each job; one that cannot be saved is read by each. Failure: what
+ * concerns a request (refused, failed) is in its answer and the rest goes on; what concerns the
+ * pipeline (HILL_E_PEER_GONE: it stopped answering, or was replaced and lost the requests) or the
+ * person (HILL_E_CANCELLED: a signal; the requests are cancelled) ends the run. Who calls it:
+ * work.c. Concurrency: one thread.
  */
 #ifndef HILL_EVAL_ASKER_H
 #define HILL_EVAL_ASKER_H

@@ -3,10 +3,10 @@
  *
  * Items come one after another, each under every setting, so that a run that is stopped has
  * compared whole items. Where several pipelines are needed, they take turns with as many prompts as
- * have room in the sessions' folder. A request that fails is said on stderr and counted; the rest goes on, and
- * the next run asks it again. Progress: on a terminal one line that is rewritten, elsewhere a line
- * a tenth. Who calls it: main.c. Failure: as asker.h and own_pipeline.h; what was answered is in
- * the results file. Concurrency: one thread.
+ * have room in the sessions' folder. A request that fails is said on stderr and counted; the rest
+ * goes on, and the next run asks it again. Progress: on a terminal one line that is rewritten,
+ * elsewhere a line a tenth. Who calls it: main.c. Failure: as asker.h and own_pipeline.h; what was
+ * answered is in the results file. Concurrency: one thread.
  */
 #ifndef HILL_EVAL_WORK_H
 #define HILL_EVAL_WORK_H

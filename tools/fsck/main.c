@@ -6,9 +6,9 @@
  * DESCRIPTION
  *     Reads the superblock, every record of the directory, and of every slot that counts there the
  *     entry and its digest: a record and an entry have checksums; a digest must be the one that the
- *     entry's key makes. Nothing is written. A pool that an agent has open is refused. After a crash
- *     (of the agent, not a detach or an orderly end) the directory may be behind: then slots that
- *     were used again since are named here although the pipeline does not rely on them.
+ *     entry's key makes. Nothing is written. A pool that an agent has open is refused. After a
+ *     crash (of the agent, not a detach or an orderly end) the directory may be behind: then slots
+ *     that were used again since are named here although the pipeline does not rely on them.
  * DIAGNOSTICS
  *     A line on stdout for each thing that is damaged, at most 20 of a kind, and a summary. Exit
  *     codes: 0 all of it is right; 1 something is damaged, or it is no pool; 100 wrong use; 111 the

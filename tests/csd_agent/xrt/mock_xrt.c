@@ -2,8 +2,8 @@
  * tests/csd_agent/xrt/mock_xrt.c - a stand-in for Xilinx' OpenCL runtime and a SmartSSD: a platform
  * that the OpenCL loader finds through OCL_ICD_VENDORS, with one accelerator.
  *
- * What: the calls that csd_agent/xrt_backend.c makes, and no others. It says which rules were broken
- * (mock_xrt.report), after public descriptions of XRT and of the card:
+ * What: the calls that csd_agent/xrt_backend.c makes, and no others. It says which rules were
+ * broken (mock_xrt.report), after public descriptions of XRT and of the card:
  *     - the card is programmed before there are kernels, and kernels before P2P buffers
  *     - a P2P buffer has exactly these flags, a size of whole pages, its kernel and argument; it is
  *       mapped once, whole, and stays so; it is never written, read or copied by a command
@@ -11,7 +11,8 @@
  * Its queue has no order, and is as unkind as that allows: a command runs only when something waits
  * for it, or for one that waits for it, and what else is enqueued stays behind. A command that runs
  * before one that was enqueued earlier and touches the same buffer broke a rule (unless both read).
- * The kernel is csd_agent/fpga/hls_score.c itself, so scores are the card's. Concurrency: one thread.
+ * The kernel is csd_agent/fpga/hls_score.c itself, so scores are the card's. Concurrency: one
+ * thread.
  */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl_icd.h>
