@@ -72,10 +72,12 @@ static int size_drive(const struct settings *s, const char *url, uint64_t like, 
            : like                ? like
                                  : (room < need ? room : need);
     int code = lay_out(s, *cap, layout, why);
-    if (code) /* a cap that a person gave is a mistake; a share of the disk that is too small is a
-                 full disk */
-        return s->options.cold_bytes ? code : HILL_E_NOSPACE;
-    return 0;
+    if (!code || s->options.cold_bytes) /* a cap that a person gave is a mistake */
+        return code;
+    struct hill_why small = *why;
+    return hill_fail(why, HILL_E_NOSPACE,
+                     "the disk of '%s' is full: of a quarter of what is free there, %s", url,
+                     small.text);
 }
 
 static uint64_t tokens_of(const struct settings *s, const struct pool_layout *layout)

@@ -13,9 +13,9 @@
 
 /* A list: a stamp for each of its steps, then their sums. */
 struct stamp {
-    uint32_t order; /* ORDER of the step; PROMPT */
-    uint32_t n;     /* tokens */
-    uint64_t check; /* of all; written last, 0: there are none */
+    uint32_t order;         /* ORDER of the step; PROMPT */
+    uint32_t n;             /* tokens */
+    _Atomic uint64_t check; /* of all; written last, 0: there are none */
 };
 
 #define PROMPT      2u
@@ -83,8 +83,7 @@ static void count(const struct mass_sums *m, uint32_t list, struct stamp *stamp,
     uint64_t check = check_of(m, list, stamp);
     /* release: who finds the check after a death finds what it is of; pairs with mass_sums_adopt in
      * another process, which begins after this one has ended */
-    atomic_thread_fence(memory_order_release);
-    stamp->check = check;
+    atomic_store_explicit(&stamp->check, check, memory_order_release);
 }
 
 void mass_sums_give(const struct mass_sums *m, uint32_t list, uint32_t first, uint32_t n,

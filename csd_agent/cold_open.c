@@ -89,8 +89,11 @@ static int reuse(struct cold_pool *pool, int fd, const struct cold_pool_config *
     }
     if (status != HILL_E_DAMAGED && status != HILL_E_UNSUPPORTED && status != HILL_E_INVALID)
         return hill_fail(why, status, "%s", detail.text);
-    log_warn("cold pool '%s' cannot be used as it is (%s); formatting it anew", config->url,
-             detail.text);
+    if (status == HILL_E_INVALID)
+        log_info("%s ('%s'); formatting it anew", detail.text, config->url);
+    else
+        log_warn("cold pool '%s' cannot be used as it is (%s); formatting it anew", config->url,
+                 detail.text);
     return 1;
 }
 

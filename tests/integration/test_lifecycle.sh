@@ -19,6 +19,11 @@ first=$(answer "$work/first")
 expect "the same answer again" "$(answer "$work/again")" "$first"
 expect "status" "$("$hillinfer" status --json --run-dir "$run_dir" | jq -r '[.ready, .csd_attached, .requests_done] | join(" ")')" "true true 2"
 
+# --- a second one is refused, and the first one keeps its log
+echo "a line of the first" >>"$state_dir/hillinfer.log"
+expect_one_line "up while up" 111 "$hillinfer" up --detach --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/model.gguf"
+expect "up while up: the first one's log" "$(grep -c 'a line of the first' "$state_dir/hillinfer.log")" 1
+
 # --- a malformed message is counted and answered, never fatal; the pipeline goes on (tests/proto has the many forms)
 # --- attach and detach between requests
 "$hillinfer" detach --run-dir "$run_dir" >/dev/null || fail "detach"
