@@ -125,7 +125,9 @@ static void hot_plan_worked_by_hand(void **state)
     /* header, words, 5 lists, 6 GPU lists of 200 with 5 counts, what is kept, planes: each at 64
      * bytes */
     assert_int_equal(plan.tables_bytes, 192 + 40000 + 128 + 9664 + 1280 + 384);
-    assert_int_equal(plan.private_bytes, kv_selector_bytes(2000) + 33 * 132 + 200 * 48 + 5 * 512);
+    assert_int_equal(plan.private_bytes,
+                     kv_selector_bytes(2000) + 33 * 132 + 200 * 48 + 5 * 512 + 4 * 64);
+    /* 64 floats: the row's query */
     assert_int_equal(plan.block_bytes, 24 + 64 * (128 + 36 + 4 + 8));
     assert_int_equal(plan.n_blocks, 5 * 2); /* 36 tokens: one block, and one more, a layer */
     assert_int_equal(min, plan.staging_bytes + plan.tables_bytes + plan.private_bytes +
