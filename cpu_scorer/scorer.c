@@ -143,6 +143,7 @@ void scorer_drain(struct scorer *p, uint32_t drive)
     if (!p->core.config.csd || drive >= p->agent.n_drives)
         return;
     requests_forget_resting(&p->requests); /* nobody would carry their entries away */
+    requests_forget_dormant(&p->requests); /* those of running requests have been asked for */
     drain_begin(&p->drain, drive);
 }
 

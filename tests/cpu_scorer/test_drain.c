@@ -409,6 +409,33 @@ static void test_one_of_several_with_a_damaged_entry_stays(void **unused)
     rig_stop(r);
 }
 
+/* An earlier epoch's sequence that nobody asks for keeps no drive. */
+static void leave_after_epoch(uint32_t n_drives)
+{
+    struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = n_drives};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    o.hot = rig_stop_keeping(r);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        gpu_free(q[i]);
+    r = rig_start(&o);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        assert_true(scorer_tables(r->pipeline)->identities[i] != 0);
+    rig_drain_drive(r, n_drives - 1);
+    await_told(r, 1);
+    assert_true(r->drained.over);
+    assert_int_equal(r->drained.moved + r->drained.left, 0);
+    rig_stop(r);
+}
+
+static void test_what_nobody_has_asked_for_keeps_no_drive(void **unused)
+{
+    (void)unused;
+    leave_after_epoch(1);
+    leave_after_epoch(3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -417,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_where_others_have_no_room_it_comes_up),
         cmocka_unit_test(test_the_last_of_several_comes_up),
         cmocka_unit_test(test_one_of_several_with_a_damaged_entry_stays),
+        cmocka_unit_test(test_what_nobody_has_asked_for_keeps_no_drive),
         cmocka_unit_test(test_all_comes_up_while_requests_decode),
         cmocka_unit_test(test_what_does_not_fit_stays_of_use),
         cmocka_unit_test(test_a_prompt_that_is_not_whole_keeps_its_room),
