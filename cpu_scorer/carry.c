@@ -121,6 +121,8 @@ int carry_start(struct carry *c, struct sequence *s, uint32_t layer, uint32_t dr
     c->up = up;
     c->landed = 0;
     c->status = 0;
+    if (!up && c->demotions->n_moves >= MOVES_OPEN_MAX)
+        return 0; /* queries would wait for writes: a batch that is fetched goes out at once */
     choose(c, s, n);
     if (c->n == 0 || take_staging(c))
         return 0;

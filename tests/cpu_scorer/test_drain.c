@@ -311,6 +311,28 @@ static void test_one_of_several_is_left_while_requests_decode(void **unused)
     leave_one(&o);
 }
 
+/* Drives that answer no DEMOTE: no query waits for one. */
+static void test_no_query_waits_for_what_goes_over(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 3};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    for (uint32_t d = 0; d < 3; d++)
+        atomic_store_explicit(&r->agents[d]->slow, true, memory_order_relaxed);
+    rig_drain_drive(r, LEFT);
+    decode(q, RIG_SEQUENCES, 40);
+    for (uint32_t d = 0; d < 3; d++)
+        atomic_store_explicit(&r->agents[d]->slow, false, memory_order_relaxed);
+    decode_until_told(r, q, 1);
+    assert_true(r->drained.over && r->drained.moved > 0);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        end(q[i]);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    rig_stop(r);
+}
+
 /* The others have stripes for what they have, and M_0 blocks for what is hot: nothing moves, the
  * number of entries is told, and the drive takes new ones. When no request runs it is left. */
 static void test_one_without_places_for_its_entries_stays(void **unused)
@@ -440,6 +462,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_of_several_is_left_while_requests_decode),
+        cmocka_unit_test(test_no_query_waits_for_what_goes_over),
         cmocka_unit_test(test_one_without_places_for_its_entries_stays),
         cmocka_unit_test(test_where_others_have_no_room_it_comes_up),
         cmocka_unit_test(test_the_last_of_several_comes_up),
