@@ -22,7 +22,7 @@ static int start_layer(struct share_out *p, struct sequence *s, uint32_t layer, 
         return 0;
     *open = true;
     return !l->uncommitted && !l->moving &&
-           carry_start(p->carry, s, layer, drive, false, carry_room(p->carry, s, drive));
+           carry_start(p->carry, s, layer, drive, false, carry_room(p->carry, s, drive, false));
 }
 
 static int start_batch(struct share_out *p, struct sequence *s)
