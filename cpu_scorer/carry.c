@@ -68,13 +68,14 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-uint32_t carry_room(const struct carry *c, const struct sequence *s, uint32_t drive)
+uint32_t carry_room(const struct carry *c, const struct sequence *s, uint32_t drive, bool borrows)
 {
     const struct tiers *t = &c->core->tiers;
     uint32_t ring = shm_ring_payload_max(agent_ring(c->agent, drive, RING_COMMAND));
     uint32_t items =
         (ring - (uint32_t)sizeof(struct record_fetch)) / (uint32_t)sizeof(struct fetch_item);
-    uint32_t slots = smaller(own_slots(s) + t->staging_unreserved, t->staging->free_count);
+    uint32_t slots = own_slots(s) + (borrows ? t->staging_unreserved : 0);
+    slots = smaller(slots, t->staging->free_count);
     return smaller(smaller(items, CARRY_BATCH), slots);
 }
 
@@ -121,6 +122,8 @@ int carry_start(struct carry *c, struct sequence *s, uint32_t layer, uint32_t dr
     c->up = up;
     c->landed = 0;
     c->status = 0;
+    if (!up && c->demotions->n_moves >= MOVES_OPEN_MAX)
+        return 0; /* queries would wait for writes: a batch that is fetched goes out at once */
     choose(c, s, n);
     if (c->n == 0 || take_staging(c))
         return 0;

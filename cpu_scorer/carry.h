@@ -7,10 +7,12 @@
  * the drive is told (RELEASE). Over: they go out as a DEMOTE to the drive that lacks most of its
  * share (cold_map_deal), staging is free again and queries go on; its completion brings COMMIT on
  * the one drive, RELEASE on the other, and the flip (demotion.h). Until then nothing else of the
- * layer moves. Selections do not depend on any of it. Who calls it: drain.c and spread.c, which say
- * what is carried, one batch at a time. Failure: an entry that cannot be read, and what has no
- * place any more, stays where it is. An agent that never answers keeps the batch's staging slots,
- * which nobody has set aside but the sequence that fails with it [I9].
+ * layer moves. While MOVES_OPEN_MAX of them are out none is fetched. Selections do not depend on
+ * any of it. Who calls it: drain.c and share_out.c, which say what is carried, one batch at a time.
+ * Failure: an entry that cannot be read, and what has no place any more, stays where it is. A
+ * DEMOTE that fails fails its request, as any does: what it has on the drive goes when it ends. An
+ * agent that never answers keeps the batch's staging slots, which nobody has set aside but the
+ * sequence that fails with it [I9].
  */
 #ifndef HILL_CPU_SCORER_CARRY_H
 #define HILL_CPU_SCORER_CARRY_H
@@ -48,8 +50,9 @@ struct carry {
 void carry_init(struct carry *c, struct core *core, struct agent *agent,
                 struct demotions *demotions);
 
-/* How many staging slots a batch of this sequence may take now. */
-uint32_t carry_room(const struct carry *c, const struct sequence *s, uint32_t drive);
+/* How many staging slots a batch of this sequence may take now: of its own, and where it `borrows`
+ * of those that nobody has set aside, so that a SEQ_BEGIN that comes may find too few. */
+uint32_t carry_room(const struct carry *c, const struct sequence *s, uint32_t drive, bool borrows);
 /* Carry up to n of the layer's newest cold entries on this drive, no more than carry_room: 1, or 0:
  * there are none, or no room now. None is under way. */
 int carry_start(struct carry *c, struct sequence *s, uint32_t layer, uint32_t drive, bool up,

@@ -126,10 +126,25 @@ static double load_of_all(const struct cold_map *map, uint32_t list)
     return sum;
 }
 
-double cold_map_excess(const struct cold_map *map, uint32_t list, uint32_t drive)
+static bool has_room(const struct cold_map *map, uint32_t part, bool reuses)
 {
-    return load_of(map, cold_map_on(map, list, drive)) -
-           map->drives[drive].share * load_of_all(map, list);
+    return cold_map_room(map, part) || (reuses && cold_map_spare(map, part));
+}
+
+bool cold_map_uneven(const struct cold_map *map, uint32_t list, uint32_t n, uint32_t *drive)
+{
+    double all = load_of_all(map, list), most = 0, lacks = 0;
+    for (uint32_t d = 0; d < map->n_drives; d++) {
+        uint32_t part = cold_map_part(map, list, d);
+        double excess = load_of(map, &map->lists[part]) - map->drives[d].share * all;
+        if (excess > most) {
+            most = excess;
+            *drive = d;
+        }
+        if (-excess > lacks && has_room(map, part, true))
+            lacks = -excess;
+    }
+    return most >= n && lacks >= n;
 }
 
 uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool reuses,
@@ -144,8 +159,7 @@ uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bo
     for (uint32_t d = 0; d < map->n_drives; d++) {
         uint32_t part = cold_map_part(map, list, d);
         double lacks = map->drives[d].share * total - load_of(map, &map->lists[part]);
-        if (map->drives[d].leaves ||
-            (cold_map_room(map, part) == 0 && !(reuses && cold_map_spare(map, part))))
+        if (map->drives[d].leaves || !has_room(map, part, reuses))
             continue;
         if (found == COLD_NONE || lacks > most) {
             found = d;

@@ -121,8 +121,9 @@ void cold_map_set_speeds(struct cold_map *map, const double *speeds);
 void cold_map_leave(struct cold_map *map, uint32_t drive, bool leaves);
 /* It is gone: no part has a stripe of it. */
 void cold_map_gone(struct cold_map *map, uint32_t drive);
-/* By how many slots the list has more on this drive than its share; negative: it has fewer. */
-double cold_map_excess(const struct cold_map *map, uint32_t list, uint32_t drive);
+/* Has *drive, the most of all, n entries of the list or more beyond its share, and does another one
+ * that has room lack as many? */
+bool cold_map_uneven(const struct cold_map *map, uint32_t list, uint32_t n, uint32_t *drive);
 /* The next up to n entries of a list go to *drive: returns how many of them, 0 where no drive has
  * room. reuses: spare copies are room, too. */
 uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool reuses,

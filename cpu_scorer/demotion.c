@@ -250,7 +250,7 @@ uint32_t demote_staged(struct demotions *d, struct sequence *s, uint32_t layer,
                        const uint32_t *positions, const uint32_t *staging, uint32_t n)
 {
     struct demote_record r;
-    if (d->n_moves >= MOVES_OPEN_MAX || reserve(d, s, layer, true, n, &r))
+    if (reserve(d, s, layer, true, n, &r))
         return 0;
     take_slots(d, s, layer, 0, positions, &r);
     uint8_t *entries = (uint8_t *)r.record + r.parts.entries;

@@ -20,8 +20,9 @@
 #include "cpu_scorer/evaluator.h"
 
 #define MAX_DEMOTES 128u /* DEMOTE commands in flight; the index is the low byte of their tag */
-#define MOVES_OPEN_MAX                                                                             \
-    4u /* DEMOTEs from hot in flight: bulk must not delay what a query waits for */
+/* DEMOTEs in flight of what is not new, from hot or a drive, below which another may begin: bulk
+ * must not delay what a query waits for. What is in staging goes out all the same. */
+#define MOVES_OPEN_MAX 4u
 #define MOVE_TOKENS_MIN                                                                            \
     4u /* over the target before moving: one more or less is not worth a record of its own */
 

@@ -273,7 +273,7 @@ static int start_batch(struct drain *d, bool *blocked)
         uint32_t n = wanted_of(d, s, list % n_layers), room;
         if (n == 0)
             continue;
-        room = carry_room(d->carry, s, d->drive);
+        room = carry_room(d->carry, s, d->drive, true);
         *blocked = true;
         if (!carry_start(d->carry, s, list % n_layers, d->drive, goes_up(d, s),
                          n < room ? n : room))

@@ -10,8 +10,10 @@
  * the sequence has on the drive; else up, where M_0 has blocks for all of its tokens. That is found
  * out for all sequences before anything moves: where one has no place for what it has there,
  * nothing changes, the drive takes entries again, and the answer says how much has none. Who calls
- * it: scorer.c. Failure: an entry that cannot be read stays where it is, and with it all that its
- * request has on the drive then; a query that selects it fails its request, as it would have.
+ * it: scorer.c, which has forgotten before what nobody asks for. Failure: an entry that cannot be
+ * read stays where it is, and with it all that its request has on the drive then; a query that
+ * selects it fails its request, as it would have. A DEMOTE to another drive that fails fails its
+ * request, whose end empties the drive of it.
  */
 #ifndef HILL_CPU_SCORER_DRAIN_H
 #define HILL_CPU_SCORER_DRAIN_H

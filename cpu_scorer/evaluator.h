@@ -11,7 +11,8 @@
  * What: a scorer has one evaluator, for the policy that it was started with; requests have that
  * policy, one that shares its tables, or full, whose queries are not evaluated. An evaluator sees
  * every token that is placed (append) and makes its plane for the cold pool; a query goes through
- * begin, step until that has said done, finish. From begin to finish nothing of the tables moves.
+ * begin, step until that has said done, finish. From begin to finish nothing that the tables say of
+ * the query's sequence moves; other rows' answers may bring entries of their own up [I4].
  * Who calls it: intake.c, demotion.c, query.c; data thread alone. Failure: a query that fails, in
  * whichever step, is settled: nothing of it is out any more when settle has said done.
  */

@@ -282,9 +282,11 @@ static int plan_answer(struct core *c, struct query *q)
     return 0;
 }
 
+/* Its turn may have come long after it was scored: only now is it waited for. */
 static int plan_gathering(struct core *c, struct query *q)
 {
     q->gather_began_ns = clock_now_ns();
+    q->deadline_ns = q->gather_began_ns + c->config.agent_deadline_ns;
     return q->what == QUERY_READS   ? plan_read(c, q)
            : q->kind == QUERY_AHEAD ? plan_guess(c, q)
                                     : plan_answer(c, q);

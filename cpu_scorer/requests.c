@@ -39,6 +39,7 @@ static void free_sequence(struct requests *rs, struct sequence *s)
 static void forget(struct requests *rs, struct sequence *s)
 {
     kept_end(tiers_kept(&rs->core->tiers, s->index));
+    moves_end(rs->core, s); /* where it was being taken up */
     tiers_release_near(&rs->core->tiers, s->index);
     free_sequence(rs, s); /* the agent knows nothing of it */
 }

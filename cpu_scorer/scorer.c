@@ -143,6 +143,7 @@ void scorer_drain(struct scorer *p, uint32_t drive)
     if (!p->core.config.csd || drive >= p->agent.n_drives)
         return;
     requests_forget_resting(&p->requests); /* nobody would carry their entries away */
+    requests_forget_dormant(&p->requests); /* those of running requests have been asked for */
     drain_begin(&p->drain, drive);
 }
 
@@ -161,8 +162,8 @@ void scorer_ask_profile(struct scorer *p, int64_t limit_ns)
 /* A pump does what can be done now and returns 1 (something moved), 0 (nothing to do, or it must
  * wait) or a negative code that ends the loop. None of them sleeps. */
 
-/* While a query is scored nothing of the tables moves; while it waits for its tokens, what brings
- * those does, and what makes room for them. */
+/* While a query is scored nothing of its sequence moves (answers of other rows bring up what is
+ * theirs); while it waits for its tokens, what brings those does, and what makes room. */
 static bool is_scored(const struct scorer *p)
 {
     return queries_scored(&p->queries);

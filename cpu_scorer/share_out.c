@@ -6,22 +6,6 @@ void share_out_init(struct share_out *p, struct core *core, struct carry *carry)
     *p = (struct share_out){.core = core, .carry = carry};
 }
 
-/* The drive from which a batch of the layer is to go, and how many entries; 0: its drives have
- * their shares, within a batch. */
-static uint32_t excess_of(const struct cold_map *cold, uint32_t list, uint32_t *drive)
-{
-    double most = 0, lacks = 0;
-    for (uint32_t d = 0; d < cold->n_drives; d++) {
-        double excess = cold_map_excess(cold, list, d);
-        if (excess > most) {
-            most = excess;
-            *drive = d;
-        }
-        lacks = -excess > lacks ? -excess : lacks;
-    }
-    return most < CARRY_BATCH || lacks < CARRY_BATCH ? 0 : CARRY_BATCH;
-}
-
 static bool is_shared_out(struct share_out *p, const struct sequence *s)
 {
     return s->adoption.first_tag && core_runs(s) && !s->leaving &&
@@ -33,13 +17,12 @@ static int start_layer(struct share_out *p, struct sequence *s, uint32_t layer, 
 {
     const struct tiers *t = &p->core->tiers;
     const struct layer_state *l = &s->layers[layer];
-    uint32_t drive = 0, room, n = excess_of(&t->cold, tiers_list(t, s->index, layer), &drive);
-    if (n == 0)
+    uint32_t drive = 0;
+    if (!cold_map_uneven(&t->cold, tiers_list(t, s->index, layer), CARRY_BATCH, &drive))
         return 0;
     *open = true;
-    room = carry_room(p->carry, s, drive);
     return !l->uncommitted && !l->moving &&
-           carry_start(p->carry, s, layer, drive, false, n < room ? n : room);
+           carry_start(p->carry, s, layer, drive, false, carry_room(p->carry, s, drive, false));
 }
 
 static int start_batch(struct share_out *p, struct sequence *s)

@@ -3,9 +3,11 @@
  *
  * What: with several drives, entries of a sequence that an earlier epoch has left lie as they were
  * dealt then. A layer's entries are carried (carry.h) from the drive that has most beyond its share
- * to the one that lacks most, a batch at a time, until no drive has a batch more than its share;
- * what goes down afterwards is dealt by shares anyway. Selections do not depend on it. Who calls
- * it: scorer.c. Failure: what cannot be read or has no place stays, and the sequence is as it is.
+ * to the one that lacks most, a batch at a time, until no drive has a batch more than its share, or
+ * none that has room lacks a batch; what goes down afterwards is dealt by shares anyway. A batch
+ * takes the sequence's own staging slots alone: no SEQ_BEGIN is refused for it. Selections do not
+ * depend on it. Who calls it: scorer.c. Failure: what cannot be read or has no place stays, and the
+ * sequence is as it is.
  */
 #ifndef HILL_CPU_SCORER_SHARE_OUT_H
 #define HILL_CPU_SCORER_SHARE_OUT_H

@@ -143,6 +143,7 @@ struct scorer_config rig_config(const struct rig_options *o)
         .pin = o->pin,
         .adapts = o->adapts,
         .keeps = true,
+        .adopts = o->hot != NULL,
         .margin = 0.5, /* so that much moves */
         .csd_model = {.on = o->cpu_gb_per_s > 0, .cpu = o->cpu_gb_per_s},
         .csd = o->csd,
@@ -199,7 +200,7 @@ struct rig *rig_start(const struct rig_options *o)
         r->agents[d]->key_bytes = kv_plane_key_bytes(&rig_geometry, o->policy);
     }
     io.hot_bytes = hkm_tables_bytes(&tables) + config.hot_blocks * hkm_block_bytes(&rig_geometry);
-    io.hot = r->hot_memory = rig_memory(io.hot_bytes);
+    io.hot = r->hot_memory = o->hot ? o->hot : rig_memory(io.hot_bytes);
     struct scorer_hooks hooks = {
         r, rig_interrupted, rig_stats, rig_failure, rig_work_done, rig_profiled, rig_drained};
     if (scorer_create(&r->pipeline, &config, &io, &hooks, &why))
@@ -257,7 +258,13 @@ static void rig_free_agents(struct rig *r)
 
 void rig_stop(struct rig *r)
 {
+    free(rig_stop_keeping(r));
+}
+
+void *rig_stop_keeping(struct rig *r)
+{
     struct hill_why why = {""};
+    void *hot = r->hot_memory;
     assert_int_equal(rig_interrupt(r), HILL_E_CANCELLED);
     if (hkm_audit(scorer_tables(r->pipeline), &why))
         fail_msg("audit: %s", why.text);
@@ -278,7 +285,7 @@ void rig_stop(struct rig *r)
     shm_arena_finish(&r->staging);
     shm_arena_finish(&r->staging_view);
     free(r->staging_memory);
-    free(r->hot_memory);
     free(r->windows);
     free(r);
+    return hot;
 }

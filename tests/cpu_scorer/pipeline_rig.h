@@ -41,6 +41,7 @@ struct rig_options {
     uint32_t n_sequences;            /* 0: RIG_SEQUENCES */
     uint32_t rows;                   /* in flight; 0: 1 */
     double gpu_drop;
+    void *hot; /* of rig_stop_keeping, with the same options: an earlier epoch's */
 };
 
 struct rig {
@@ -85,6 +86,8 @@ void rig_drain_drive(struct rig *r, uint32_t drive);
 
 /* Interrupt the pipeline, audit its tables, free everything. */
 void rig_stop(struct rig *r);
+/* The same, but for the hot segment. */
+void *rig_stop_keeping(struct rig *r);
 
 /* ---- the fake GPU worker ------------------------------------------------------------------ */
 

@@ -44,7 +44,8 @@ void gpu_push_begin(const struct rig_request *q, uint32_t max)
                                      .window = settings->window,
                                      .policy = settings->policy,
                                      .importance = settings->importance,
-                                     .reads_hot = q->rig->reads_hot};
+                                     .reads_hot = q->rig->reads_hot,
+                                     .identity = q->request_id};
     gpu_push(q->rig, RING_APPEND, RECORD_SEQ_BEGIN, &begin, sizeof begin);
 }
 

@@ -18,6 +18,7 @@
 
 #include "base/log.h"
 #include "cpu_scorer/adoption.h"
+#include "cpu_scorer/requests.h"
 #include "tests/cpu_scorer/hkm_audit.h"
 
 enum {
@@ -562,6 +563,73 @@ static void test_a_drive_that_comes_is_used_and_one_that_goes_is_not_missed(void
     wanted_beta = 0;
 }
 
+static bool refused;
+
+static int refuse(struct evaluator *e, const struct sequence *s)
+{
+    (void)e;
+    refused = s->kept != NULL;
+    return HILL_E_UNSUPPORTED;
+}
+
+/* Nobody reads it: a SEQ_BEGIN is held after what has become of the sequence of before. */
+static void open_full_ring(struct shm_ring_end *end, struct shm_doorbell *bells)
+{
+    static _Alignas(4096) uint8_t memory[16384];
+    static const struct record_seq_ready answer;
+    memset(memory, 0, sizeof memory);
+    assert_true(shm_ring_bytes(4096) <= sizeof memory);
+    assert_int_equal(shm_ring_init(memory, 4096, 0), 0);
+    assert_int_equal(shm_ring_open(end, memory, shm_ring_bytes(4096), true, &bells[0], &bells[1]),
+                     0);
+    while (shm_ring_push(end, RECORD_SEQ_READY, &answer, sizeof answer) == 0)
+        ;
+}
+
+/* What its policy knew of it is not there: nothing of its placements is left for the next one. */
+static void test_one_that_cannot_be_taken_up_leaves_no_placement(void **unused)
+{
+    (void)unused;
+    static const struct evaluator_ops ops = {.adopt = refuse};
+    static struct shm_ring_end rings[LAYOUT_RINGS_MAX];
+    static struct shm_doorbell bells[2];
+    static struct agent agent;
+    struct evaluator evaluator = {.ops = &ops, .core = &core};
+    struct requests requests = {&core, &agent, NULL, &evaluator};
+    const struct record_seq_begin r = {.header = {.sequence = 1},
+                                       .request_id = 1,
+                                       .prompt_tokens = PROMPT,
+                                       .max_tokens = CTX,
+                                       .alpha = 0.01,
+                                       .identity = 77,
+                                       .adopt_min = 1,
+                                       .adopt_max = CTX};
+    set_up_world();
+    struct sequence *s = &core.sequences[1];
+    XXH64_reset(s->hash, 0);
+    begin_without_drive(s);
+    s->settings = record_selection_settings(&r);
+    s->share.copies = true;
+    const struct kept_plan plan =
+        adoption_plan(s, (CTX + 63) / 64, (const uint32_t[LAYOUT_DRIVES_MAX]){0});
+    kept_replan(tiers_kept(&core.tiers, 1), &plan);
+    close_core();
+    open_core(true);
+    s = &core.sequences[1];
+    assert_int_equal(s->state, SEQUENCE_DORMANT);
+    open_full_ring(&rings[RING_SELECTION], bells);
+    core.io.rings = rings;
+    agent = (struct agent){.core = &core};
+    assert_int_equal(requests_take_begin(&requests, &r), 1);
+    assert_true(refused);
+    assert_true(s->begin_held && s->state == SEQUENCE_FREE && s->request_id == 1);
+    assert_null(s->kept);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        assert_null(s->layers[layer].placement);
+    shm_ring_close(&rings[RING_SELECTION]);
+    tear_down_world();
+}
+
 static void test_another_shape_is_not_adopted(void **unused)
 {
     (void)unused;
@@ -585,6 +653,7 @@ int main(void)
         cmocka_unit_test(test_a_kill_at_any_moment_loses_nothing),
         cmocka_unit_test(test_a_bit_that_has_changed_is_found),
         cmocka_unit_test(test_a_drive_that_comes_is_used_and_one_that_goes_is_not_missed),
+        cmocka_unit_test(test_one_that_cannot_be_taken_up_leaves_no_placement),
         cmocka_unit_test(test_another_shape_is_not_adopted),
     };
     state = seed ? strtoull(seed, NULL, 0) : 20261122;

@@ -373,10 +373,72 @@ static void test_entries_are_dealt_by_speed(void **unused)
     cold_map_finish(&next);
 }
 
+/* One entry that lies on `from`, from position *p on, goes to another drive. */
+static void carry_one(struct cold_map *map, uint32_t from, uint32_t to, uint32_t *slots,
+                      uint32_t n_tokens, uint32_t *p)
+{
+    uint32_t part = cold_map_part(map, 1, to), slot, order, lost;
+    while (cold_map_drive(map, slots[*p]) != from)
+        *p = (*p + 1) % n_tokens;
+    if (!cold_map_room(map, part))
+        assert_int_equal(cold_map_reuse(map, part, p, 1, &slot, &lost), 1);
+    else
+        assert_int_equal(cold_map_take(map, part, *p, 1, &slot, &order), 1);
+    cold_map_commit(map, 1, slot, 1);
+    cold_map_uncommit(map, 1, slots[*p]);
+    cold_map_disown(map, 1, slots[*p]);
+    slots[*p] = slot;
+}
+
+/* Batches are carried from drive to drive as by share_out.c, until that ends; none goes back. */
+static void carry_all(struct cold_map *map, uint32_t *slots, uint32_t n_tokens)
+{
+    bool came[DRIVES] = {false};
+    uint32_t from, to, p = 0;
+    while (cold_map_uneven(map, 1, 64, &from)) {
+        assert_false(came[from]);
+        for (uint32_t left = 64, n; left; left -= n) {
+            if (!cold_map_deal(map, 1, left, true, &to) || to == from)
+                return;
+            uint32_t part = cold_map_part(map, 1, to);
+            n = cold_map_room(map, part) ? cold_map_room(map, part) : cold_map_spare(map, part);
+            n = n < left ? n : left;
+            came[to] = true;
+            for (uint32_t i = 0; i < n; i++)
+                carry_one(map, from, to, slots, n_tokens, &p);
+        }
+    }
+}
+
+/* A drive that has come gets its share; a small one gets what it has room for. */
+static void test_sharing_out_ends_where_a_drive_is_full(void **unused)
+{
+    (void)unused;
+    static const uint32_t there[DRIVES] = {8, 8, 8};
+    static uint32_t slots[3 * STRIPE];
+    for (uint32_t small = 0; small < 2; small++) {
+        struct cold_map map;
+        uint32_t each[DRIVES] = {0}, n = 3 * STRIPE - 40, committed;
+        assert_int_equal(cold_map_init_drives(&map, STRIPE, 8, there, DRIVES, LISTS), 0);
+        for (uint32_t d = 0; d < 2; d++)
+            assert_int_equal(cold_map_reserve(&map, cold_map_part(&map, 1, d), 4), 0);
+        cold_map_set_speeds(&map, (const double[DRIVES]){1, 3, 0.1});
+        deal(&map, 0, n, each, slots);
+        assert_true(each[0] < each[1] && each[0] + each[1] == n);
+        cold_map_set_speeds(&map, (const double[DRIVES]){1, 1, small ? 8 : 1});
+        assert_int_equal(cold_map_reserve(&map, cold_map_part(&map, 1, 2), small ? 1 : 4), 0);
+        carry_all(&map, slots, n);
+        committed = cold_map_on(&map, 1, 2)->committed;
+        assert_in_range(committed, small ? STRIPE : n / 3 - 64, small ? STRIPE : n / 3 + 64);
+        cold_map_finish(&map);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_entries_are_dealt_by_speed),
+        cmocka_unit_test(test_sharing_out_ends_where_a_drive_is_full),
         cmocka_unit_test(test_stripes_of_a_list_are_consecutive),
         cmocka_unit_test(test_a_fragmented_pool_is_used_up),
         cmocka_unit_test(test_takes_never_cross_a_stripe),

@@ -20,11 +20,26 @@ static void await_told(struct rig *r, uint32_t n)
     }
 }
 
+/* All of them ask before one is answered: rows are in flight together, where they may be. */
+static void decode_step(struct rig_request *const *q, uint32_t n_requests)
+{
+    struct rig_question asked[RIG_SEQUENCES];
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++) {
+        for (uint32_t j = 0; j < n_requests; j++)
+            gpu_ask(q[j], layer, q[j]->n, (q[j]->step + layer) % 2, &asked[j]);
+        for (uint32_t j = 0; j < n_requests; j++)
+            assert_int_equal(gpu_answer(q[j], layer, q[j]->n, &asked[j]), 0);
+    }
+    for (uint32_t j = 0; j < n_requests; j++) {
+        q[j]->n++;
+        gpu_step_end(q[j]);
+    }
+}
+
 static void decode(struct rig_request *const *q, uint32_t n_requests, uint32_t steps)
 {
     for (uint32_t i = 0; i < steps; i++)
-        for (uint32_t j = 0; j < n_requests; j++)
-            assert_int_equal(gpu_decode(q[j]), 0);
+        decode_step(q, n_requests);
 }
 
 static void begin(struct rig *r, struct rig_request *q[RIG_SEQUENCES])
@@ -309,6 +324,32 @@ static void test_one_of_several_is_left_while_requests_decode(void **unused)
     leave_one(&o);
     o.adapts = true;
     leave_one(&o);
+    o.rows = 3;
+    leave_one(&o);
+    o.reads_hot = o.adapts = false;
+    leave_one(&o);
+}
+
+/* Drives that answer no DEMOTE: no query waits for one. */
+static void test_no_query_waits_for_what_goes_over(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 3, .rows = 3};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    for (uint32_t d = 0; d < 3; d++)
+        atomic_store_explicit(&r->agents[d]->slow, true, memory_order_relaxed);
+    rig_drain_drive(r, LEFT);
+    decode(q, RIG_SEQUENCES, 40);
+    for (uint32_t d = 0; d < 3; d++)
+        atomic_store_explicit(&r->agents[d]->slow, false, memory_order_relaxed);
+    decode_until_told(r, q, 1);
+    assert_true(r->drained.over && r->drained.moved > 0);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        end(q[i]);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    rig_stop(r);
 }
 
 /* The others have stripes for what they have, and M_0 blocks for what is hot: nothing moves, the
@@ -409,14 +450,43 @@ static void test_one_of_several_with_a_damaged_entry_stays(void **unused)
     rig_stop(r);
 }
 
+/* An earlier epoch's sequence that nobody asks for keeps no drive. */
+static void leave_after_epoch(uint32_t n_drives)
+{
+    struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = n_drives};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q[RIG_SEQUENCES];
+    begin(r, q);
+    o.hot = rig_stop_keeping(r);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        gpu_free(q[i]);
+    r = rig_start(&o);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        assert_true(scorer_tables(r->pipeline)->identities[i] != 0);
+    rig_drain_drive(r, n_drives - 1);
+    await_told(r, 1);
+    assert_true(r->drained.over);
+    assert_int_equal(r->drained.moved + r->drained.left, 0);
+    rig_stop(r);
+}
+
+static void test_what_nobody_has_asked_for_keeps_no_drive(void **unused)
+{
+    (void)unused;
+    leave_after_epoch(1);
+    leave_after_epoch(3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_of_several_is_left_while_requests_decode),
+        cmocka_unit_test(test_no_query_waits_for_what_goes_over),
         cmocka_unit_test(test_one_without_places_for_its_entries_stays),
         cmocka_unit_test(test_where_others_have_no_room_it_comes_up),
         cmocka_unit_test(test_the_last_of_several_comes_up),
         cmocka_unit_test(test_one_of_several_with_a_damaged_entry_stays),
+        cmocka_unit_test(test_what_nobody_has_asked_for_keeps_no_drive),
         cmocka_unit_test(test_all_comes_up_while_requests_decode),
         cmocka_unit_test(test_what_does_not_fit_stays_of_use),
         cmocka_unit_test(test_a_prompt_that_is_not_whole_keeps_its_room),
