@@ -477,7 +477,7 @@ int request_append_unit(struct request *r, struct hill_why *why)
     if (rc || r->unit < r->units)
         return rc;
     past_drop(r);
-    if (r->predicted) /* computed again, for its entries alone */
+    if (r->predicted || r->over) /* computed again, for its entries alone */
         return request_end_prefill(r, why);
     rc = logits_file_prompt(w, r->n_past, r->prompt, why);
     if (!rc)
