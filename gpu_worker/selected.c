@@ -265,8 +265,8 @@ static int load_runs(struct request *r, struct hill_why *why)
 static int begin_layer(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    if (x->layer == r->w->hparams.n_layers)
-        return 0;
+    if (x->layer == r->w->hparams.n_layers || x->layer > r->unit + 1)
+        return 0; /* the engine keeps the entries of two units */
     bool window = model_layer_window(&r->w->hparams, x->layer);
     x->n_runs = x->wanted;
     if (window)
