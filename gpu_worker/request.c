@@ -67,6 +67,7 @@ static struct request *make_request(struct worker *w, Hill__Message *message)
         .prompt = (uint32_t)p->n_tokens,
         .first_prompt = (uint32_t)p->n_tokens,
         .predict = p->predict,
+        .whole_prefix = p->whole_prefix,
         .sampling = {s->temperature, s->top_k, s->top_p, s->min_p, s->repeat_penalty, s->seed},
         .started_ns = clock_now_ns()};
     r->tokens = malloc(sizeof *r->tokens * ((uint64_t)p->n_tokens + p->predict));
