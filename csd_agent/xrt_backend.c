@@ -385,10 +385,15 @@ static int xrt_query(struct csd_backend *backend, const struct kv_query *query,
     const struct kv_geometry *g = &x->loaded.geometry;
     uint32_t words = kv_query_words_bytes(g);
 
+    if (x->queried) { /* no launch has waited where flash could not be read */
+        cl_int status = clWaitForEvents(1, &x->queried);
+        release_event(&x->queried);
+        if (status != CL_SUCCESS)
+            return cldevice_check(status, "the query before", why);
+    }
     memmove(x->query_bytes, kv_query_words(g, query->mantissas, (int8_t *)x->query_bytes), words);
     memcpy(x->query_bytes + words, query->shifts, g->n_kv_heads);
     x->importance = query->importance;
-    release_event(&x->queried);
     /* not waited for: launches do */
     return cldevice_check(clEnqueueWriteBuffer(x->queue, x->query, CL_FALSE, 0,
                                                words + g->n_kv_heads, x->query_bytes, 0, NULL,
