@@ -16,7 +16,7 @@
  *     execute   runs -> card; kernel; scores -> host; ordered by events, the queue has no order
  *     wait      for the last of them
  *
- * Nothing is read through the window by the CPU (67 MB/s) but one page at load, to see that it
+ * Nothing is read through the window by the CPU (uncached) but one page at load, to see that it
  * works: so pages of digests are not held against their checksums here, and the host keeps no copy
  * of them. Entries and all else go between flash and host memory as for a file. Who calls it:
  * through struct csd_ops (backend.h), which also has concurrency and failure.
