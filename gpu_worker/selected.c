@@ -139,7 +139,7 @@ static int load_keys(struct request *r, uint32_t layer, struct hill_why *why)
     return load(r, x->n_chunks, &x->keys_load[layer % 2], why);
 }
 
-int selected_begin(struct request *r, struct hill_why *why)
+static int begin(struct request *r, struct hill_why *why)
 {
     const struct worker *w = r->w;
     struct selected *x = r->selected = calloc(1, sizeof *x);
@@ -198,7 +198,10 @@ static int is_there(struct request *r, const struct load *load, struct hill_why 
         return 1;
     }
     x->waits_since = x->waits_since ? x->waits_since : now;
-    return 0;
+    if (now - x->waits_since < WORKER_WAIT_MS * 1000000ll)
+        return 0;
+    return hill_fail(why, HILL_E_IO, "prefix store %.300s: the drive has not read in %d s",
+                     x->store->dir, WORKER_WAIT_MS / 1000);
 }
 
 static const uint8_t *sums_of(const struct selected *x, uint32_t chunk)
@@ -372,6 +375,14 @@ static int take_all_instead(struct request *r, struct hill_why *why)
     r->unit = r->queued = 0;
     int rc = stored_begin(r, r->reused, why);
     return rc ? rc : 1;
+}
+
+int selected_begin(struct request *r, struct hill_why *why)
+{
+    int rc = begin(r, why);
+    if (rc == HILL_E_NOMEM) /* all of it takes less */
+        rc = take_all_instead(r, why);
+    return rc < 0 ? rc : 0;
 }
 
 int selected_pump(struct request *r, struct hill_why *why)
