@@ -56,6 +56,16 @@ static uint32_t takes(const struct request *r)
     return plain / CHUNK_TOKENS * CHUNK_TOKENS;
 }
 
+/* Is there room in --gpu-kv-mb for what the probe takes? */
+static bool fits(const struct request *r, uint32_t n)
+{
+    const struct worker *w = r->w;
+    uint32_t own = r->prompt - n;
+    uint64_t needed = engine_kv_bytes_needed(w->engine, n, own) +
+                      engine_probe_bytes_needed(w->engine, n, own, w->store->keys->shape.n_probes);
+    return !w->settings.gpu_kv_cap_bytes || needed <= w->settings.gpu_kv_cap_bytes;
+}
+
 bool selected_suits(const struct request *r)
 {
     const struct worker *w = r->w;
@@ -63,7 +73,7 @@ bool selected_suits(const struct request *r)
     uint32_t n = takes(r);
     bool decoded = hit->n_tokens > hit->n_plain; /* the conversation's own are always taken */
     if (!w->store->keys || r->whole_prefix || decoded || !n || r->reused > n / 2 ||
-        r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r))
+        r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r) || !fits(r, n))
         return false;
     return important_runs(n, run_tokens(r), w->settings.prefix_share) * run_tokens(r) < n;
 }
