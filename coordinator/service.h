@@ -164,6 +164,10 @@ int prefix_find_named(const struct service *sv, uint64_t id, const struct prefix
 /* Another computation of its prompt has other bits (docs/decisions/prefix.md). */
 #define REQUEST_DECODED_LOST                                                                       \
     "it went on with an earlier answer's entries, which were lost with a process: ask again"
+/* So does one over other tokens of its prefix (docs/decisions/important-prefix.md). */
+#define REQUEST_SELECTED_LOST                                                                      \
+    "its first token came of important tokens of a stored prefix alone, and that could not be "    \
+    "repeated after a process was lost: ask again"
 #define TEXT_NO_TOKEN UINT32_MAX /* Text.token: more text of the token before, or its end */
 /* Send to the request's client; notes when it is gone. */
 void request_send(struct service *sv, struct request *r, const Hill__Message *message);

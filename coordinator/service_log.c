@@ -157,13 +157,15 @@ void request_logs_tell_taken(struct service *sv)
 {
     uint64_t ids[REQUEST_PARALLEL_MAX];
     uint32_t tokens[REQUEST_PARALLEL_MAX];
+    struct request *told[REQUEST_PARALLEL_MAX];
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Taken taken = HILL__TAKEN__INIT;
     for (struct request *r = sv->book.running; r; r = r->next) {
         if (!r->wire_id || r->n_taken == r->n_tokens)
             continue;
+        told[taken.n_request_ids] = r;
         ids[taken.n_request_ids] = r->wire_id;
-        tokens[taken.n_request_ids++] = r->n_taken = r->n_tokens;
+        tokens[taken.n_request_ids++] = r->n_tokens;
     }
     if (!taken.n_request_ids)
         return;
@@ -172,7 +174,10 @@ void request_logs_tell_taken(struct service *sv)
     taken.n_tokens = taken.n_request_ids;
     message.body_case = HILL__MESSAGE__BODY_TAKEN;
     message.taken = &taken;
-    router_to_worker(sv->router, WORKER_GPU, &message); /* one that is gone begins anew */
+    if (router_to_worker(sv->router, WORKER_GPU, &message))
+        return; /* said again; a worker that is gone begins anew */
+    for (size_t i = 0; i < taken.n_request_ids; i++)
+        told[i]->n_taken = tokens[i];
 }
 
 void request_logs_flush(struct service *sv, int64_t now_ns)

@@ -196,6 +196,7 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.identity = r->id;
     prefill.anew = r->recovery.barred;
     prefill.keep = request_keeps(sv, r);
+    prefill.whole_prefix = r->n_tokens && !r->prefix.selected;
     prefill.ahead_max = REQUEST_AHEAD_MAX;
     prefill.conversation = r->prefix.conversation;
     Hill__Reuse reuse;
@@ -306,8 +307,9 @@ const char *request_bad_token(const struct request *r, int code)
         return "this GPU worker does not score given tokens";
     if (code != HILL_E_DAMAGED)
         return "internal error: the GPU worker sent a token out of order";
-    return r->prefix.decoded || r->prefix.drive_decoded
-               ? REQUEST_DECODED_LOST
+    return r->prefix.decoded || r->prefix.drive_decoded ? REQUEST_DECODED_LOST
+           : r->prefix.selected || r->prefix.perhaps_selected
+               ? REQUEST_SELECTED_LOST
                : "internal error: the repeated request made other tokens than were already sent";
 }
 
@@ -346,6 +348,8 @@ static void take_progress(struct service *sv, struct request *r, const Hill__Pro
     int64_t now = clock_now_ns();
     bool last = progress->units_done == progress->units_total;
     r->prefix.drive_decoded |= progress->decoded_tokens > 0;
+    if (!r->n_tokens)
+        r->prefix.selected = progress->selected;
     if (r->state != REQUEST_RUNNING || !progress->units_total)
         return;
     request_taken_up(r);

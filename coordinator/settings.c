@@ -14,7 +14,7 @@
 #include "kv/plane.h"
 #include "placement/placement.h"
 #include "pool/pool.h"
-#include "prefix/chunk_file.h"
+#include "prefix/chunk_keys.h"
 #include "proto/party.h"
 
 #define CTX_DEFAULT_MAX 131072u
@@ -261,6 +261,22 @@ static int fill_plan(struct settings *s, struct hill_why *why)
     return rc;
 }
 
+/* Beside the keys by which important tokens are found. */
+static int check_room_for_keys(const struct settings *s, const struct chunk_terms *terms,
+                               struct hill_why *why)
+{
+    const struct chunk_shape shape = {.n_kv_heads = s->hparams.n_kv_heads,
+                                      .head_dim = s->hparams.head_dim,
+                                      .n_probes = chunk_probes_of(s->hparams.n_kv_heads)};
+    uint64_t cap = s->epoch.prefix_bytes, left = chunk_keys_leave(terms, &shape, cap);
+    if (s->epoch.prefix_share == 0 || !chunk_slots_of(terms, cap) || chunk_slots_of(terms, left))
+        return 0;
+    return hill_fail(why, HILL_E_INVALID,
+                     "a prefix store of %.3f MiB (--prefix-mb) holds no chunk of this model beside "
+                     "its keys (--prefix-attention select)",
+                     (double)cap / 1048576.0);
+}
+
 /* The folder of --prefix-dir is this pipeline's, for as long as it runs. */
 static int hold_prefixes(struct settings *s, struct hill_why *why)
 {
@@ -279,6 +295,9 @@ static int hold_prefixes(struct settings *s, struct hill_why *why)
     snprintf(data, sizeof data, "%s/chunks.data", s->prefix_dir);
     s->epoch.prefix_bytes =
         s->options.prefix_bytes ? s->options.prefix_bytes : settings_file_room(data) / 4;
+    code = check_room_for_keys(s, &terms, why);
+    if (code)
+        return code;
     return chunk_file_hold(s->prefix_dir, &terms, s->epoch.prefix_bytes, &s->prefix_fd, why);
 }
 

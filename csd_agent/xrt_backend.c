@@ -16,7 +16,7 @@
  *     execute   runs -> card; kernel; scores -> host; ordered by events, the queue has no order
  *     wait      for the last of them
  *
- * Nothing is read through the window by the CPU (67 MB/s) but one page at load, to see that it
+ * Nothing is read through the window by the CPU (uncached) but one page at load, to see that it
  * works: so pages of digests are not held against their checksums here, and the host keeps no copy
  * of them. Entries and all else go between flash and host memory as for a file. Who calls it:
  * through struct csd_ops (backend.h), which also has concurrency and failure.
@@ -385,10 +385,15 @@ static int xrt_query(struct csd_backend *backend, const struct kv_query *query,
     const struct kv_geometry *g = &x->loaded.geometry;
     uint32_t words = kv_query_words_bytes(g);
 
+    if (x->queried) { /* no launch has waited where flash could not be read */
+        cl_int status = clWaitForEvents(1, &x->queried);
+        release_event(&x->queried);
+        if (status != CL_SUCCESS)
+            return cldevice_check(status, "the query before", why);
+    }
     memmove(x->query_bytes, kv_query_words(g, query->mantissas, (int8_t *)x->query_bytes), words);
     memcpy(x->query_bytes + words, query->shifts, g->n_kv_heads);
     x->importance = query->importance;
-    release_event(&x->queried);
     /* not waited for: launches do */
     return cldevice_check(clEnqueueWriteBuffer(x->queue, x->query, CL_FALSE, 0,
                                                words + g->n_kv_heads, x->query_bytes, 0, NULL,

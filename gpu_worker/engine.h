@@ -150,6 +150,9 @@ int engine_prefill_keys(struct engine *engine, uint32_t layer, uint32_t n_select
 #define ENGINE_PROBE_TOKENS 64u
 int engine_prefill_probe(struct engine *engine, const uint16_t *kv_heads, uint32_t n_kv_heads,
                          const void *keys, float *sums, struct hill_why *why);
+/* The bytes that this takes beside engine_kv_bytes_needed, for a prompt of n_tokens. */
+uint64_t engine_probe_bytes_needed(const struct engine *engine, uint32_t n_past, uint32_t n_tokens,
+                                   uint32_t n_kv_heads);
 /* Right after engine_prefill_begin without a past: what the prompt's queries attend to is summed
  * too, a layer at a time. Costs about half as much as attention does again, and the last layer's
  * attention. */

@@ -22,16 +22,39 @@ int engine_prefill_select(struct engine *e, struct hill_why *why)
 
 _Static_assert(ENGINE_PROBE_TOKENS % ATTEND_KEYS == 0, "no tile of keys is cut");
 
-static int reserve(struct engine *e, uint32_t n_kv_heads, struct hill_why *why)
+struct probe_sizes {
+    uint64_t keys, packed, sums, log_sums;
+};
+
+static void compute_sizes(const struct engine *e, uint32_t n_past, uint32_t n_tokens,
+                          uint32_t n_kv_heads, struct probe_sizes *s)
 {
     uint64_t key = 2ull * e->hp.head_dim, group = e->hp.n_heads / e->hp.n_kv_heads;
-    int rc = engine_reserve(e, &e->probe, e->n_past * key * n_kv_heads, why);
+    s->keys = n_past * key * n_kv_heads;
+    s->packed = n_past * key;
+    s->sums = 4ull * n_past;
+    s->log_sums = 4 * group * round_up(n_tokens, TILE_ROWS);
+}
+
+uint64_t engine_probe_bytes_needed(const struct engine *e, uint32_t n_past, uint32_t n_tokens,
+                                   uint32_t n_kv_heads)
+{
+    struct probe_sizes s;
+    compute_sizes(e, n_past, n_tokens, n_kv_heads, &s);
+    return s.keys + s.packed + s.sums + s.log_sums + 4 * 64; /* buffers are rounded up */
+}
+
+static int reserve(struct engine *e, uint32_t n_kv_heads, struct hill_why *why)
+{
+    struct probe_sizes s;
+    compute_sizes(e, e->n_past, e->n_tokens, n_kv_heads, &s);
+    int rc = engine_reserve(e, &e->probe, s.keys, why);
     if (!rc)
-        rc = engine_reserve(e, &e->probe_kt, e->n_past * key, why);
+        rc = engine_reserve(e, &e->probe_kt, s.packed, why);
     if (!rc)
-        rc = engine_reserve(e, &e->probe_sums, 4ull * e->n_past, why);
+        rc = engine_reserve(e, &e->probe_sums, s.sums, why);
     if (!rc)
-        rc = engine_reserve(e, &e->log_sums, 4 * group * round_up(e->n_tokens, TILE_ROWS), why);
+        rc = engine_reserve(e, &e->log_sums, s.log_sums, why);
     return rc;
 }
 

@@ -185,6 +185,27 @@ static int measure(struct measurement *m, uint32_t n_probes, uint16_t *heads, st
     return rc;
 }
 
+/* Within the limits of any prompt. */
+static int admit(const struct measurement *m, struct hill_why *why)
+{
+    const struct worker *w = m->w;
+    const struct epoch_settings *s = &w->settings;
+    uint64_t past = engine_kv_bytes_needed(w->engine, 0, PROBE_PAST),
+             needed = engine_kv_bytes_needed(w->engine, PROBE_PAST, m->asked) +
+                      engine_probe_bytes_needed(w->engine, PROBE_PAST, m->asked, 1);
+    needed = past > needed ? past : needed;
+    if (PROBE_PAST + m->asked > s->plan.ctx_tokens)
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "the text for probe heads has %u tokens, more than a context of %u",
+                         PROBE_PAST + m->asked, s->plan.ctx_tokens);
+    if (s->gpu_kv_cap_bytes && needed > s->gpu_kv_cap_bytes)
+        return hill_fail(why, HILL_E_NOSPACE,
+                         "the text for probe heads needs %.1f MiB of GPU memory for KV, the cap is "
+                         "%.1f",
+                         (double)needed / 1048576.0, (double)s->gpu_kv_cap_bytes / 1048576.0);
+    return 0;
+}
+
 int probe_heads_choose(struct worker *w, uint32_t n_probes, uint16_t *heads, struct hill_why *why)
 {
     uint32_t batch = w->settings.plan.batch_tokens;
@@ -194,7 +215,7 @@ int probe_heads_choose(struct worker *w, uint32_t n_probes, uint16_t *heads, str
     m.keys = malloc(2ull * PROBE_PAST * w->hparams.head_dim);
     m.sums = malloc(sizeof(float) * PROBE_PAST * w->hparams.n_kv_heads);
     int rc = m.entries && m.keys && m.sums
-                 ? 0
+                 ? admit(&m, why)
                  : hill_fail(why, HILL_E_NOMEM, "out of memory for probe heads");
     if (!rc)
         rc = read_tokens(&m, why);

@@ -8,7 +8,8 @@
  * same model has the same heads on every run of one device. Who calls it: stored.c, once for a
  * store: the choice is kept with the keys that follow from it (prefix/chunk_keys.h). Takes as long
  * as a prompt of PROBE_PAST tokens. Failure: HILL_E_UNSUPPORTED (the text has too few tokens),
- * HILL_E_NOMEM, the engine's.
+ * HILL_E_TOO_LONG (more than the context), HILL_E_NOSPACE (--gpu-kv-mb), HILL_E_NOMEM, the
+ * engine's.
  */
 #ifndef HILL_GPU_WORKER_PROBE_HEADS_H
 #define HILL_GPU_WORKER_PROBE_HEADS_H

@@ -67,6 +67,7 @@ static struct request *make_request(struct worker *w, Hill__Message *message)
         .prompt = (uint32_t)p->n_tokens,
         .first_prompt = (uint32_t)p->n_tokens,
         .predict = p->predict,
+        .whole_prefix = p->whole_prefix,
         .sampling = {s->temperature, s->top_k, s->top_p, s->min_p, s->repeat_penalty, s->seed},
         .started_ns = clock_now_ns()};
     r->tokens = malloc(sizeof *r->tokens * ((uint64_t)p->n_tokens + p->predict));
@@ -477,7 +478,7 @@ int request_append_unit(struct request *r, struct hill_why *why)
     if (rc || r->unit < r->units)
         return rc;
     past_drop(r);
-    if (r->predicted) /* computed again, for its entries alone */
+    if (r->predicted || r->over) /* computed again, for its entries alone */
         return request_end_prefill(r, why);
     rc = logits_file_prompt(w, r->n_past, r->prompt, why);
     if (!rc)

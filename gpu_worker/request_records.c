@@ -39,6 +39,7 @@ void request_progress(struct request *r, uint32_t done)
     progress.units_done = r->units_before + done;
     progress.units_total = r->units_before + r->units + r->units_behind;
     progress.decoded_tokens = r->reused > r->n_plain ? r->reused - r->n_plain : 0;
+    progress.selected = r->selected && !r->predicted;
     message.body_case = HILL__MESSAGE__BODY_PROGRESS;
     message.progress = &progress;
     worker_link_send(r->w->link, &message);

@@ -166,11 +166,11 @@ static bool owes(const struct request *r)
 }
 
 /* Its last token is out, and nothing keeps it: while the coordinator lacks a token the sequence
- * stays, so that one that hangs or dies costs no request; entries that still come are waited for.
- */
+ * stays, so that one that hangs or dies costs no request; entries that still come, or are computed
+ * after all, are waited for. */
 static bool may_end(const struct request *r)
 {
-    return r->over && r->state != REQUEST_FILLING && !owes(r) && request_is_heard(r);
+    return r->over && r->state == REQUEST_DECODE && !owes(r) && request_is_heard(r);
 }
 
 /* A token was taken: rc 1 when it was the last. */
@@ -188,7 +188,8 @@ static int append_unit(struct worker *w, struct request *r)
 {
     struct hill_why why = {.text = ""};
     int rc = request_append_unit(r, &why);
-    bool first = !r->predicted && (r->state == REQUEST_DECODE || r->state == REQUEST_FILLING);
+    bool first =
+        !r->predicted && !r->over && (r->state == REQUEST_DECODE || r->state == REQUEST_FILLING);
     if (!rc && first)
         rc = request_take_token(r, &why);
     return after_token(w, r, rc, &why);

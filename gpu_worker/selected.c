@@ -56,6 +56,16 @@ static uint32_t takes(const struct request *r)
     return plain / CHUNK_TOKENS * CHUNK_TOKENS;
 }
 
+/* Is there room in --gpu-kv-mb for what the probe takes? */
+static bool fits(const struct request *r, uint32_t n)
+{
+    const struct worker *w = r->w;
+    uint32_t own = r->prompt - n;
+    uint64_t needed = engine_kv_bytes_needed(w->engine, n, own) +
+                      engine_probe_bytes_needed(w->engine, n, own, w->store->keys->shape.n_probes);
+    return !w->settings.gpu_kv_cap_bytes || needed <= w->settings.gpu_kv_cap_bytes;
+}
+
 bool selected_suits(const struct request *r)
 {
     const struct worker *w = r->w;
@@ -63,7 +73,7 @@ bool selected_suits(const struct request *r)
     uint32_t n = takes(r);
     bool decoded = hit->n_tokens > hit->n_plain; /* the conversation's own are always taken */
     if (!w->store->keys || r->whole_prefix || decoded || !n || r->reused > n / 2 ||
-        r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r))
+        r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r) || !fits(r, n))
         return false;
     return important_runs(n, run_tokens(r), w->settings.prefix_share) * run_tokens(r) < n;
 }
@@ -139,7 +149,7 @@ static int load_keys(struct request *r, uint32_t layer, struct hill_why *why)
     return load(r, x->n_chunks, &x->keys_load[layer % 2], why);
 }
 
-int selected_begin(struct request *r, struct hill_why *why)
+static int begin(struct request *r, struct hill_why *why)
 {
     const struct worker *w = r->w;
     struct selected *x = r->selected = calloc(1, sizeof *x);
@@ -198,7 +208,10 @@ static int is_there(struct request *r, const struct load *load, struct hill_why 
         return 1;
     }
     x->waits_since = x->waits_since ? x->waits_since : now;
-    return 0;
+    if (now - x->waits_since < WORKER_WAIT_MS * 1000000ll)
+        return 0;
+    return hill_fail(why, HILL_E_IO, "prefix store %.300s: the drive has not read in %d s",
+                     x->store->dir, WORKER_WAIT_MS / 1000);
 }
 
 static const uint8_t *sums_of(const struct selected *x, uint32_t chunk)
@@ -265,8 +278,8 @@ static int load_runs(struct request *r, struct hill_why *why)
 static int begin_layer(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    if (x->layer == r->w->hparams.n_layers)
-        return 0;
+    if (x->layer == r->w->hparams.n_layers || x->layer > r->unit + 1)
+        return 0; /* the engine keeps the entries of two units */
     bool window = model_layer_window(&r->w->hparams, x->layer);
     x->n_runs = x->wanted;
     if (window)
@@ -372,6 +385,14 @@ static int take_all_instead(struct request *r, struct hill_why *why)
     r->unit = r->queued = 0;
     int rc = stored_begin(r, r->reused, why);
     return rc ? rc : 1;
+}
+
+int selected_begin(struct request *r, struct hill_why *why)
+{
+    int rc = begin(r, why);
+    if (rc == HILL_E_NOMEM) /* all of it takes less */
+        rc = take_all_instead(r, why);
+    return rc < 0 ? rc : 0;
 }
 
 int selected_pump(struct request *r, struct hill_why *why)

@@ -26,7 +26,8 @@ struct request;
 
 /* r->stored has a hit. Is it one for this? No is said again later. */
 bool selected_suits(const struct request *r);
-/* The hit is cut to what is taken, which is r->n_past: the prefill is to begin. */
+/* The hit is cut to what is taken, which is r->n_past: the prefill is to begin. Without memory or
+ * threads for that: all is read, as for damage. */
 int selected_begin(struct request *r, struct hill_why *why);
 /* Towards the next unit: 1 it moved on, 0 it waits for the drive or the device, or an error.
  * HILL_E_DAMAGED: what is stored cannot be taken so; the request begins again without. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -201,6 +202,17 @@ int chunk_keys_choose(struct chunk_keys *k, const uint16_t *heads, struct hill_w
     free(rc ? copy : k->heads);
     k->heads = rc ? k->heads : copy;
     return rc;
+}
+
+void chunk_keys_cut(const struct chunk_keys *k, uint32_t n_slots)
+{
+    struct stat info;
+    struct hill_why why;
+    off_t end = (off_t)chunk_keys_sums_at(k, n_slots);
+    if (fstat(k->fd, &info) == 0 && (info.st_size <= end || ftruncate(k->fd, end) == 0))
+        return;
+    failed("cutting", k->dir, KEYS_NAME, &why);
+    log_warn("%s", why.text);
 }
 
 void chunk_keys_close(struct chunk_keys *k)

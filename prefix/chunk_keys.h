@@ -62,6 +62,8 @@ int chunk_keys_open(struct chunk_keys *keys, const char *dir, const struct chunk
                     const struct chunk_shape *shape, struct hill_why *why);
 /* Chosen now: [layer][n_probes]. What the file had is gone. */
 int chunk_keys_choose(struct chunk_keys *keys, const uint16_t *heads, struct hill_why *why);
+/* Slots from n_slots on are gone: the store has no more. */
+void chunk_keys_cut(const struct chunk_keys *keys, uint32_t n_slots);
 void chunk_keys_close(struct chunk_keys *keys); /* also after a failed open */
 void chunk_keys_remove(const char *dir);        /* the file, if there is one */
 

@@ -302,6 +302,7 @@ void drive_store_use(struct drive_store *s, struct drive_chunk chunk)
 void drive_store_keep_keys(struct drive_store *s, struct chunk_keys *keys)
 {
     s->keys = keys;
+    chunk_keys_cut(keys, s->file.n_slots); /* the cap may have fallen */
 }
 
 void drive_store_add_keys(struct drive_store *s, struct drive_chunk chunk, const void *entries)

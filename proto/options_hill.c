@@ -493,7 +493,6 @@ static int read_selection(struct kv_selection_settings *out, const struct option
     return 0;
 }
 
-/* What does not depend on model and machine; the tables have refused unknown names. */
 /* Are important tokens of a stored prefix enough before the first token? */
 static bool prefix_selects(const struct options *options)
 {
@@ -508,6 +507,7 @@ static double prefix_share(const struct options *options)
                                                    : PREFIX_SHARE;
 }
 
+/* What does not depend on model and machine; the tables have refused unknown names. */
 static void read_epoch(struct epoch_settings *e, const struct options *options)
 {
     bool any_beta = options_is_word(options, "beta"), any_pin = options_is_word(options, "pin");

@@ -131,13 +131,14 @@ static void a_request_with_tokens_takes_plain_entries_alone(void **state)
     assert_int_equal(r->prefix.hit.n_tokens, 5);
 }
 
-static void say_progress(uint32_t decoded)
+static void say_progress(uint32_t decoded, bool selected)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Progress progress = HILL__PROGRESS__INIT;
     struct arrival a = {.message = &message};
     progress.request_id = r->wire_id;
     progress.decoded_tokens = decoded;
+    progress.selected = selected;
     message.body_case = HILL__MESSAGE__BODY_PROGRESS;
     message.progress = &progress;
     request_on_progress(&sv, &a);
@@ -148,16 +149,37 @@ static void say_progress(uint32_t decoded)
 static void decoded_entries_from_the_drive_are_named(void **state)
 {
     (void)state;
-    say_progress(0);
+    say_progress(0, false);
     request_interrupt(r, true);
     assert_int_equal(request_begin_attempt(&sv.book, r, 2), 0);
     assert_non_null(strstr(request_bad_token(r, request_take_token(r, 0, 7, 3)), "internal error"));
-    say_progress(3);
+    say_progress(3, false);
     request_interrupt(r, true);
     assert_int_equal(request_begin_attempt(&sv.book, r, 3), 0);
-    say_progress(0); /* this attempt computes them */
+    say_progress(0, false); /* this attempt computes them */
     assert_string_equal(request_bad_token(r, request_take_token(r, 0, 7, 4)), REQUEST_DECODED_LOST);
     assert_non_null(strstr(request_bad_token(r, HILL_E_PROTOCOL), "out of order"));
+}
+
+/* Nor where the first token came of important tokens alone: later attempts do not change that. */
+static void important_tokens_of_the_first_attempt_are_named(void **state)
+{
+    (void)state;
+    say_progress(0, true); /* it has tokens, which came otherwise */
+    assert_false(r->prefix.selected);
+    r->n_tokens = 0;
+    say_progress(0, true);
+    request_interrupt(r, true); /* before its first token: whose it is, is open again */
+    assert_int_equal(request_begin_attempt(&sv.book, r, 2), 0);
+    say_progress(0, false);
+    assert_false(r->prefix.selected);
+    say_progress(0, true);
+    assert_int_equal(request_take_token(r, 0, 1, 3), 1);
+    request_interrupt(r, true);
+    assert_int_equal(request_begin_attempt(&sv.book, r, 4), 0);
+    say_progress(0, false); /* its prefix was in the tiers */
+    assert_string_equal(request_bad_token(r, request_take_token(r, 0, 7, 5)),
+                        REQUEST_SELECTED_LOST);
 }
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
@@ -172,6 +194,7 @@ int main(void)
         T(what_attended_to_important_tokens_alone_is_not),
         T(a_request_with_tokens_takes_plain_entries_alone),
         T(decoded_entries_from_the_drive_are_named),
+        T(important_tokens_of_the_first_attempt_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -223,6 +223,25 @@ static void test_launches_that_fail_end_the_query_alone(void **state)
     expect_kept_rules();
 }
 
+/* Nothing is launched, so nobody has waited for the query to be on the card. */
+static void test_flash_that_cannot_be_read_leaves_the_next_query_whole(void **state)
+{
+    const struct kv_geometry g = {1, 4, 2, 24};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    struct hill_why why = {""};
+    struct pool_scene s;
+    (void)state;
+    random_seed(45);
+    config.url = pool_on_card(xclbin);
+    pool_scene_open(&s, &config);
+    fill(&s, 0, 700);
+    assert_int_equal(truncate(pool_path(), 0), 0);
+    for (int i = 0; i < 3; i++)
+        assert_true(pool_scene_query_status(&s, &why) < 0);
+    pool_scene_close(&s);
+    expect_kept_rules();
+}
+
 /* After a detach the host's CPU reads what lies on its flash. */
 static void test_a_plain_reader_needs_no_card(void **state)
 {
@@ -418,6 +437,22 @@ static void test_the_stand_in_finds_commands_that_do_not_wait(void **state)
     expect_kept_rules();
 }
 
+static void test_the_stand_in_finds_a_write_of_what_has_changed(void **state)
+{
+    struct card c;
+    cl_int status;
+    uint8_t bytes[64] = {0};
+    (void)state;
+    open_card(&c, true);
+    cl_mem m = clCreateBuffer(c.context, CL_MEM_READ_ONLY, sizeof bytes, NULL, &status);
+    clEnqueueWriteBuffer(c.queue, m, CL_FALSE, 0, sizeof bytes, bytes, 0, NULL, NULL);
+    bytes[7] = 1;
+    clFinish(c.queue);
+    expect_broken("has changed before it runs");
+    clReleaseMemObject(m);
+    close_card(&c);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, remove_folder)
 
 int main(void)
@@ -429,9 +464,11 @@ int main(void)
         TEST(test_what_is_missing_is_said_in_one_line),
         TEST(test_keys_are_not_cast),
         TEST(test_launches_that_fail_end_the_query_alone),
+        TEST(test_flash_that_cannot_be_read_leaves_the_next_query_whole),
         TEST(test_a_plain_reader_needs_no_card),
         TEST(test_the_stand_in_finds_wrong_buffers),
         TEST(test_the_stand_in_finds_commands_that_do_not_wait),
+        TEST(test_the_stand_in_finds_a_write_of_what_has_changed),
     };
     return cmocka_run_group_tests(tests, load_mock, unload_mock);
 }

@@ -78,7 +78,8 @@ static void reference_attend(const struct reference *r, uint32_t layer, const do
             p[t] = exp(p[t] - highest);
             sum += p[t];
         }
-        for (uint32_t t = 0; r->masses && t < n; t++)
+        bool weighs = r->masses && (!r->mass_head || r->mass_head == h + 1);
+        for (uint32_t t = 0; weighs && t < n; t++)
             r->masses[(size_t)layer * r->capacity + t] += p[t] / sum;
         for (uint32_t t = 0; t < n; t++)
             for (uint32_t i = 0; i < d; i++)

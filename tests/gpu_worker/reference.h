@@ -16,6 +16,7 @@ struct reference {
     double *guesses; /* NULL, or [n_layers][n_heads][head_dim] of the last token: what a layer's
                         weights make of the input of the layer before */
     double *masses; /* NULL, or [n_layers][capacity]: softmax weights, summed over queries, heads */
+    uint32_t mass_head; /* 0: of all heads; h + 1: of head h alone */
 };
 
 void reference_init(struct reference *r, const struct random_model *m, uint32_t capacity);

@@ -197,6 +197,7 @@ up "${options[@]}" "${first[@]}" || fail "up"
 asks "nothing is chosen" asked2 all
 [ ! -e "$work/first/chunks.keys" ] || fail "keys that nobody keeps up to date are still there"
 down || fail "down"
+expect_one_line "a store that holds no chunk beside its keys" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 140K --prefix-attention select "${run2[@]}"
 expect_one_line "select without a store" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-attention select "${run2[@]}"
 expect_one_line "a share of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-share 0.2 "${run2[@]}"
 

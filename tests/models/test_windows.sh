@@ -75,7 +75,10 @@ up "${stored[@]}" "${selects[@]}" || fail "up"
 takes "a store without keys" asked2 600
 down
 up "${stored[@]}" "${selects[@]}" || fail "up"
+ask "$work/both" -n 60 -p "The opposite of hot is" & # layers with a window are queued one behind the other meanwhile
+wait_for 60 decoding 1 || fail "nothing decodes"
 ask "$work/out" -f "$work/asked1"
+wait $!
 expect "important tokens" "$(field "$work/out" '"\(.prefix.attention) \(.prefix.loaded_later_bytes > .prefix.loaded_bytes)"')" "select true"
 takes "behind important tokens" asked2 600
 down

@@ -53,6 +53,11 @@ static uint64_t size_of(const char *name)
     return stat(path(name), &info) ? 0 : (uint64_t)info.st_size;
 }
 
+static uint64_t all_bytes(void)
+{
+    return size_of("chunks.data") + size_of("chunks.index") + size_of("chunks.keys");
+}
+
 static void flip(const char *name, uint64_t at)
 {
     uint8_t byte;
@@ -258,7 +263,17 @@ static void a_store_writes_keys(void **unused)
         drive_store_flush(&s);
     }
     assert_true(s.n_evicted > 0 && s.file.n_slots > 4);
-    assert_true(size_of("chunks.data") + size_of("chunks.index") + size_of("chunks.keys") <= cap);
+    assert_true(all_bytes() <= cap);
+    drive_store_close(&s);
+    cap /= 2; /* it has fallen */
+    assert_true(all_bytes() > cap);
+    k = calloc(1, sizeof *k);
+    assert_int_equal(
+        drive_store_open(&s, folder, &terms, chunk_keys_leave(&terms, &shape, cap), &why), 0);
+    open_keys(k, &shape);
+    drive_store_keep_keys(&s, k);
+    assert_memory_equal(k->heads, heads, sizeof heads);
+    assert_true(s.file.n_slots > 0 && all_bytes() <= cap);
     drive_store_close(&s);
 }
 

@@ -81,6 +81,7 @@ struct command {
     size_t bytes;
     void *to;
     const void *from;
+    uint64_t sum;             /* of what a write takes, when it was enqueued */
     struct _cl_kernel kernel; /* as it was set when it was enqueued */
 };
 
@@ -412,6 +413,14 @@ static bool changes(const struct command *c, cl_mem m)
                             : c->kind == TASK && argument_memory(&c->kernel, 7) == m;
 }
 
+static uint64_t sum_of(const struct command *c)
+{
+    uint64_t sum = UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < c->bytes; i++)
+        sum = (sum ^ ((const uint8_t *)c->from)[i]) * UINT64_C(1099511628211);
+    return sum;
+}
+
 static void run(struct command *c)
 {
     static const char *const names[] = {"a write", "a read", "the kernel"};
@@ -428,6 +437,8 @@ static void run(struct command *c)
             if (uses(other, touched[i]) && (changes(other, touched[i]) || changes(c, touched[i])))
                 broken("%s runs before %s that was enqueued earlier", names[c->kind],
                        names[other->kind]);
+    if (c->kind == WRITE && c->sum != sum_of(c))
+        broken("what a write takes has changed before it runs");
     if (c->kind != TASK)
         memcpy(c->to, c->from, c->bytes);
     else
@@ -518,6 +529,7 @@ static cl_int copy(struct command c, size_t offset, cl_bool blocking, cl_uint n,
         broken("a P2P buffer is copied by a command");
     if (offset + c.bytes > c.buffer->bytes)
         broken("a copy beyond its buffer");
+    c.sum = c.kind == WRITE ? sum_of(&c) : 0;
     cl_int status = enqueue(c, n, waits, &own);
     if (blocking)
         run_for(own);
