@@ -441,6 +441,13 @@ void request_note_state(struct request *request, uint32_t index, const void *byt
         r->states_from = r->states_to - REQUEST_STATES;
 }
 
+/* h2o needs the sums as they were after that step, and fewer of them are kept. */
+uint32_t request_ahead_max(const struct request *request)
+{
+    _Static_assert(KV_MASS_STEPS > 2 && KV_MASS_STEPS <= REQUEST_STATES, "0 is no limit");
+    return (request->selection.policy == KV_POLICY_H2O ? KV_MASS_STEPS : REQUEST_STATES) - 2;
+}
+
 const struct hash_state *request_state_after(const struct request *request, uint32_t index)
 {
     const struct request_recovery *r = &request->recovery;

@@ -55,9 +55,6 @@ enum request_state {
 };
 
 #define REQUEST_STATES 8u /* as many whole steps as the scorer keeps of a sequence */
-/* Tokens that the GPU worker may make beyond those that are here: a step that the scorer keeps is
- * before them then, with one under way. */
-#define REQUEST_AHEAD_MAX (REQUEST_STATES - 2)
 
 /* What lets a later attempt go on where an earlier one was interrupted, and what was done again. */
 struct request_recovery {
@@ -239,6 +236,9 @@ int request_take_token(struct request *request, uint32_t index, uint32_t token, 
 
 /* What came with that token, which has been taken: a struct hash_state, or nothing. */
 void request_note_state(struct request *request, uint32_t index, const void *bytes, size_t n);
+/* Tokens that the GPU worker may make beyond those that are here: then one of the steps that the
+ * scorer keeps is before them, with one under way. */
+uint32_t request_ahead_max(const struct request *request);
 /* NULL: none is known. */
 const struct hash_state *request_state_after(const struct request *request, uint32_t index);
 /* Can an attempt go on after a token? Its state and those of the newer ones: from *first on, copied

@@ -197,7 +197,7 @@ static int send_prefill(struct service *sv, struct request *r)
     prefill.anew = r->recovery.barred;
     prefill.keep = request_keeps(sv, r);
     prefill.whole_prefix = r->n_tokens && !r->prefix.selected;
-    prefill.ahead_max = REQUEST_AHEAD_MAX;
+    prefill.ahead_max = request_ahead_max(r);
     prefill.conversation = r->prefix.conversation;
     Hill__Reuse reuse;
     prefill.reuse = request_fill_reuse(r, &reuse) ? &reuse : NULL;

@@ -264,21 +264,41 @@ static void go_on_without(struct supervisor *s)
     worker_table_want(&s->workers, WORKER_AGENT, false, clock_now_ns());
 }
 
+/* A client whose detach is under way gets it, in other words. */
+static void detach_lost(struct supervisor *s, const char *text)
+{
+    if (s->change == CHANGE_DETACH_WAITS)
+        set_change(s, CHANGE_DETACH);
+    if (s->change == CHANGE_DETACH)
+        snprintf(s->change_text, sizeof s->change_text, ": %s", text);
+}
+
+static void lose_plain(struct supervisor *s)
+{
+    char text[sizeof s->change_text - 2];
+    snprintf(text, sizeof text,
+             "%.200s is out of reach: requests that have entries there begin anew without it",
+             s->settings->csd_url);
+    log_warn("%s", text);
+    detach_lost(s, text);
+    go_on_without(s);
+}
+
 void drive_lose(struct supervisor *s, enum worker w)
 {
-    const struct epoch_settings *e = &s->settings->epoch;
     if (s->change == CHANGE_DRAINS)
         set_change(s, CHANGE_DETACH_WAITS);
-    if (w != WORKER_AGENT || !s->workers.rows[w].wanted || s->change != CHANGE_NONE ||
-        !s->settings->options.csd_degrades || (e->csd_plain && !is_out_of_reach(s, w)))
+    if (w != WORKER_AGENT || !s->workers.rows[w].wanted || !s->settings->options.csd_degrades)
         return;
-    if (e->csd_plain) {
-        log_warn("%s is out of reach: requests that have entries there begin anew without it",
-                 s->settings->csd_url);
-        go_on_without(s);
+    if (s->settings->epoch.csd_plain) {
+        if (is_out_of_reach(s, w)) /* also during a change: one that waits for it would for ever */
+            lose_plain(s);
         return;
     }
+    if (s->change != CHANGE_NONE && s->change != CHANGE_DETACH_WAITS)
+        return;
     log_warn("the drive is lost: going on without it (--csd-on-loss degrade)");
+    detach_lost(s, "the drive was lost before it was empty");
     if (s->hooks.is_busy(s->hooks.context))
         settings_detach_to_plain(s->settings);
     else

@@ -73,7 +73,10 @@ bool job_open_line(struct job *job)
 bool job_sent(struct job *job, int code)
 {
     if (code) {
-        job_fail(job, code, "the request cannot be sent to the pipeline: it is too large");
+        job_fail(job, code,
+                 code == HILL_E_TOO_LONG
+                     ? "the request cannot be sent to the pipeline: it is too large"
+                     : hill_strerror(code));
         return false;
     }
     job->deadline_ns = clock_deadline_ms(job->gateway->settings->patience_s * 1000);

@@ -117,9 +117,27 @@ static int by_start(const void *a, const void *b)
 
 /* The GPU worker waits for all rows of a step together, and says so once, under the first one's
  * name. */
-static bool is_shared(const struct stage_event *e)
+static bool is_wait(const struct stage_event *e)
 {
     return e->stage == STAGE_await_selection || e->stage == STAGE_logits;
+}
+
+/* The first wait after the own query is of the own step, whatever steps others make after that. */
+static const struct stage_event *first_wait(const struct timeline *t, const struct step *s)
+{
+    const struct stage_event *first = NULL;
+    for (size_t i = 0; i < t->n; i++) {
+        const struct stage_event *e = &t->events[i];
+        if (is_wait(e) && e->start_ns >= s->start_ns && e->start_ns < s->end_ns &&
+            (!first || e->start_ns < first->start_ns))
+            first = e;
+    }
+    return first;
+}
+
+static bool is_shared(const struct stage_event *e, const struct stage_event *first)
+{
+    return first && is_wait(e) && e->sequence == first->sequence && e->step == first->step;
 }
 
 static bool is_own(const struct stage_event *e, uint32_t sequence, const struct step *s)
@@ -145,16 +163,17 @@ static void take_span(struct step *s, const struct stage_event *e, bool other)
 /* First its own, so that these are there whatever others do. */
 static bool take_spans(const struct timeline *t, uint32_t sequence, bool others, struct step *s)
 {
+    const struct stage_event *first = first_wait(t, s);
     s->spans = malloc(TIMELINE_SPANS_MAX * sizeof *s->spans);
     for (size_t i = 0; s->spans && i < 2 * t->n; i++) {
         struct stage_event e = t->events[i % t->n];
-        bool own = is_own(&e, sequence, s);
+        bool own = is_own(&e, sequence, s), shared = is_shared(&e, first);
         if (e.stage >= STAGE_COUNT || e.end_ns < e.start_ns)
             continue;
         if (i < t->n && own)
             take_span(s, &e, false);
-        else if (i >= t->n && e.sequence != sequence && (others || is_shared(&e)) && cut(&e, s))
-            take_span(s, &e, !is_shared(&e));
+        else if (i >= t->n && e.sequence != sequence && (others || shared) && cut(&e, s))
+            take_span(s, &e, !shared);
     }
     if (s->n)
         qsort(s->spans, s->n, sizeof *s->spans, by_start);

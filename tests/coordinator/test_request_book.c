@@ -279,6 +279,19 @@ static void test_an_attempt_goes_on_with_the_newest_states(void **state)
     XXH64_freeState(hash);
 }
 
+/* However far the worker is ahead, the scorer keeps a step before the newest token here: of the
+ * steps that make tokens up to ahead of those, and the one under way. */
+static void test_the_worker_stays_within_what_is_kept(void **state)
+{
+    (void)state;
+    struct request *r = run_first(40);
+    for (uint32_t policy = 0; policy < KV_POLICY_COUNT; policy++) {
+        r->selection.policy = policy;
+        uint32_t kept = policy == KV_POLICY_H2O ? KV_MASS_STEPS : REQUEST_STATES;
+        assert_int_equal(request_ahead_max(r), kept - 2);
+    }
+}
+
 static void test_units_that_stand_are_not_done_again(void **state)
 {
     (void)state;
@@ -768,6 +781,7 @@ int main(void)
         T(test_an_attempt_has_clocks_and_progress_of_its_own),
         T(test_progress_begins_the_count_of_attempts_anew),
         T(test_an_attempt_goes_on_with_the_newest_states),
+        T(test_the_worker_stays_within_what_is_kept),
         T(test_units_that_stand_are_not_done_again),
         T(test_what_is_done_again_is_counted),
         T(test_a_repeated_token_that_differs_is_damage),

@@ -31,20 +31,9 @@ enum { CLIENTS = 24, CASES_MAX = 512, SENT_MAX = 1 << 20, CAME_MAX = 4 << 20, ST
 #define LIFE_MS   4000  /* then a client goes, whatever it waits for */
 #define ANSWER_MS 20000 /* the plain question's */
 
-enum manner {
-    PLAIN,
-    PIPELINED,
-    SLOW,
-    CUT,
-    HALF_CLOSED,
-    RESET,
-    OVERSIZED,
-    MUTATED,
-    LEAVING,
-    MANNERS
-};
-static const char *const manner_names[MANNERS] = {
-    "plain", "pipelined", "slow", "cut", "half closed", "reset", "oversized", "mutated", "leaving"};
+enum manner { PLAIN, PIPELINED, SLOW, CUT, HALF_CLOSED, OVERSIZED, MUTATED, LEAVING, MANNERS };
+static const char *const manner_names[MANNERS] = {"plain",       "pipelined", "slow",    "cut",
+                                                  "half closed", "oversized", "mutated", "leaving"};
 
 struct bytes {
     char *data;
@@ -186,36 +175,45 @@ static void add_oversized(struct client *c)
 }
 
 /* What parsers trip over, wherever it comes. */
-static const char *const tokens[] = {"\r\n",
-                                     "\r\n\r\n",
-                                     "\n",
-                                     "\0",
-                                     "Transfer-Encoding: chunked\r\n",
-                                     "Content-Length: 0\r\n",
-                                     "HTTP/",
-                                     "%00",
-                                     "/../..",
-                                     "/etc/passwd",
-                                     "file:///etc/passwd",
-                                     "\"stream\":true,",
-                                     "{",
-                                     "[",
-                                     "\\ud800",
-                                     "\xff\xfe",
-                                     "1e999",
-                                     "Expect: 100-continue\r\n",
-                                     "\"messages\":",
-                                     "-1",
-                                     "Connection: close\r\n",
-                                     "Upgrade: h2c\r\n",
-                                     "99999999999999999999"};
+#define TOKEN(text)                                                                                \
+    {                                                                                              \
+        text, sizeof text - 1                                                                      \
+    }
+static const struct {
+    char text[32];
+    size_t n;
+} tokens[] = {
+    TOKEN("\r\n"),
+    TOKEN("\r\n\r\n"),
+    TOKEN("\n"),
+    TOKEN("\0"),
+    TOKEN("Transfer-Encoding: chunked\r\n"),
+    TOKEN("Content-Length: 0\r\n"),
+    TOKEN("HTTP/"),
+    TOKEN("%00"),
+    TOKEN("/../.."),
+    TOKEN("/etc/passwd"),
+    TOKEN("file:///etc/passwd"),
+    TOKEN("\"stream\":true,"),
+    TOKEN("{"),
+    TOKEN("["),
+    TOKEN("\\ud800"),
+    TOKEN("\xff\xfe"),
+    TOKEN("1e999"),
+    TOKEN("Expect: 100-continue\r\n"),
+    TOKEN("\"messages\":"),
+    TOKEN("-1"),
+    TOKEN("Connection: close\r\n"),
+    TOKEN("Upgrade: h2c\r\n"),
+    TOKEN("99999999999999999999"),
+};
 
 static void mutate(struct client *c)
 {
     struct bytes *o = &c->out;
     for (uint64_t i = 1 + draw(8); i; i--) {
         size_t at = draw(o->n + 1), n = draw(1 + draw(64));
-        const char *token = tokens[draw(sizeof tokens / sizeof *tokens)];
+        size_t token = draw(sizeof tokens / sizeof *tokens);
         switch (draw(4)) {
         case 0:
             if (at < o->n)
@@ -227,11 +225,11 @@ static void mutate(struct client *c)
             o->n -= n;
             break;
         default:
-            n = strlen(token);
+            n = tokens[token].n;
             if (o->n + n > SENT_MAX)
                 break;
             memmove(o->data + at + n, o->data + at, o->n - at);
-            memcpy(o->data + at, token, n);
+            memcpy(o->data + at, tokens[token].text, n);
             o->n += n;
         }
     }
@@ -264,7 +262,7 @@ static void make_request(struct client *c)
             mutate(c);
         if (c->manner != PLAIN && c->manner != PIPELINED && c->manner != SLOW)
             c->requests = 0;
-        if (c->manner >= CUT && c->manner <= RESET)
+        if (c->manner == CUT || c->manner == HALF_CLOSED)
             c->enough = draw(c->out.n + 1);
     }
 }
@@ -328,10 +326,33 @@ static unsigned count_responses(const struct client *c, uint64_t *statuses)
     return n;
 }
 
+/* A stream has its text in pieces, a few letters an event: all of them, one after another. */
+static size_t join_pieces(const struct client *c, char *joined)
+{
+    const char *at = c->in.data, *end = at + c->in.n;
+    size_t n = 0;
+    while ((at = memmem(at, (size_t)(end - at), "t\":\"", 4))) {
+        size_t before = (size_t)(at - c->in.data);
+        bool piece = (before >= 4 && memcmp(at - 4, "\"tex", 4) == 0) ||
+                     (before >= 7 && memcmp(at - 7, "\"conten", 7) == 0);
+        for (at += 4; piece && at < end && *at != '"'; at++)
+            joined[n++] = *at;
+    }
+    return n;
+}
+
+static bool has_secret(const struct client *c)
+{
+    static char joined[CAME_MAX];
+    size_t n = strlen(secret);
+    return memmem(c->in.data, c->in.n, secret, n) ||
+           memmem(joined, join_pieces(c, joined), secret, n);
+}
+
 static void check(const struct client *c, bool over)
 {
     unsigned n = count_responses(c, by_status);
-    if (c->in.n && memmem(c->in.data, c->in.n, secret, strlen(secret)))
+    if (c->in.n && has_secret(c))
         found(c, "another key's words");
     if (c->in.n && memmem(c->in.data, c->in.n, "root:x:0:", 9))
         found(c, "a file of this machine");
@@ -370,9 +391,6 @@ static void begin(struct client *c, int64_t now, bool probe)
 
 static void end(struct client *c, bool over)
 {
-    struct linger at_once = {1, 0};
-    if (c->manner == RESET)
-        setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     close(c->fd);
     c->fd = -1;
     check(c, over);
@@ -381,7 +399,7 @@ static void end(struct client *c, bool over)
 /* It has sent as much as it will. */
 static bool is_cut(const struct client *c)
 {
-    return (c->manner == CUT || c->manner == RESET) && c->sent >= c->enough;
+    return c->manner == CUT && c->sent >= c->enough;
 }
 
 static void send_some(struct client *c, int64_t now)
@@ -391,7 +409,7 @@ static void send_some(struct client *c, int64_t now)
         most = most < 64 ? most : 1 + draw(64);
         c->next_ns = now + CLOCK_MS(draw(20));
     }
-    if (c->manner >= CUT && c->manner <= RESET && c->enough - c->sent < most)
+    if ((c->manner == CUT || c->manner == HALF_CLOSED) && c->enough - c->sent < most)
         most = c->enough - c->sent;
     ssize_t n = most ? send(c->fd, c->out.data + c->sent, most, MSG_NOSIGNAL) : 0;
     c->sent += n > 0 ? (size_t)n : 0;

@@ -157,6 +157,40 @@ static void others_that_are_not_told_of(void **state)
     timeline_finish(&timeline);
 }
 
+/* The row is left out of the others' next step, which lies in the window: that one is theirs. */
+static void a_step_of_others_in_between(void **state)
+{
+    (void)state;
+    add_shared_step(0);
+    add(STAGE_await_selection, 1, 91, 0, 97, 98);
+    add(STAGE_logits, 1, 91, 1, 98, 99);
+    for (int others = 0; others < 2; others++) {
+        json_t *t = written_with(3, others), *path = json_object_get(t, "path_us");
+        assert_int_equal(json_array_size(json_object_get(t, "spans")), others ? 12 : 5);
+        assert_int_equal(others_in(t), others ? 7 : 0);
+        assert_true(number(path, "between") == (others ? 2 + 1 : 20));
+        json_decref(t);
+    }
+    timeline_finish(&timeline);
+}
+
+/* It steps alone, and then others do. */
+static void a_step_beside_that_of_others(void **state)
+{
+    (void)state;
+    add_layer(3, 7, 0, 0);
+    add(STAGE_logits, 3, 7, 1, 70, 80);
+    add(STAGE_query, 1, 90, 0, 80, 85);
+    add(STAGE_await_selection, 1, 90, 0, 85, 95);
+    add(STAGE_logits, 1, 90, 1, 96, 99);
+    add(STAGE_query, 3, 8, 0, 100, 110);
+    json_t *t = written_with(3, false);
+    assert_int_equal(json_array_size(json_object_get(t, "spans")), 11);
+    assert_true(number(json_object_get(t, "path_us"), "between") == 20);
+    json_decref(t);
+    timeline_finish(&timeline);
+}
+
 static void without_a_whole_step_there_is_none(void **state)
 {
     (void)state;
@@ -214,6 +248,8 @@ int main(void)
         cmocka_unit_test(a_step_worked_by_hand),
         cmocka_unit_test(a_step_that_is_shared),
         cmocka_unit_test(others_that_are_not_told_of),
+        cmocka_unit_test(a_step_of_others_in_between),
+        cmocka_unit_test(a_step_beside_that_of_others),
         cmocka_unit_test(without_a_whole_step_there_is_none),
         cmocka_unit_test(what_began_outside_is_another_requests),
         cmocka_unit_test(nonsense_is_left_out),

@@ -176,3 +176,19 @@ kill_worker() { # csd_agent...
 coordinator_pid() {
     pgrep -f -- "hill-coordinator .*--run-dir $run_dir" | head -n 1
 }
+
+# slow_veth SPACE DEVICE DELAY_MS LOSS_PERCENT: a link into that network namespace, each way so slow; 1: the kernel has no veth or
+# no netem
+slow_veth() {
+    local link_netem=(root netem delay "$3ms" loss "$4%")
+    ip link add "$2" type veth peer name "$2" netns "$1" 2>/dev/null || return 1
+    tc qdisc add dev "$2" "${link_netem[@]}" 2>/dev/null && ip netns exec "$1" tc qdisc add dev "$2" "${link_netem[@]}" 2>/dev/null && return 0
+    ip link del "$2"
+    return 1
+}
+
+# link_addresses SPACE DEVICE HERE THERE: the ends of a link have these, and are up
+link_addresses() {
+    ip addr add "$3/30" dev "$2" && ip link set "$2" up &&
+        ip -n "$1" addr add "$4/30" dev "$2" && ip -n "$1" link set "$2" up && ip -n "$1" link set lo up
+}

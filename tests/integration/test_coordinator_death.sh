@@ -120,6 +120,19 @@ wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$log
 down || fail "down"
 expect_nothing_left
 
+# --- the same under h2o, whose sums are kept for fewer steps
+up "${options[@]}" --policy h2o --hang-ms 1000 || fail "up --policy h2o"
+ask 1 || fail "undisturbed, h2o: $(cat "$work/err.1")"
+of_hillinfer=${whole[1]} whole[1]=$(answer 1)
+ask 1 & first=$!
+wait_for 30 decoded 5 || fail "no token"
+kill -STOP "$(head -n 1 "$run_dir/lock")"
+check "stopped in decode, h2o" 1 $first
+went_on "stopped in decode, h2o" 1
+whole[1]=$of_hillinfer
+down || fail "down"
+expect_nothing_left
+
 # --- by hand; meanwhile one log is cut within its last record, one is changed in the middle, one at its order
 start_by_hand
 ask 1 & first=$!

@@ -85,6 +85,7 @@ ask() { # OUTPUT
     "$bin/hillctl" generate --run-dir "$run_dir" -p "one fish two fish" -n 1200 --temp 0 --ignore-eos --json >"$1" 2>"$1.err"
 }
 decoding() { status_is '.requests | any(.predicted_tokens > 20)'; }
+slow() { hillctl csd-model "$1" >/dev/null || fail "csd-model $1"; }
 # fill_until_killed PID: the group, until this process is gone, which is to be killed before all others; who fills it may be next
 fill_until_killed() {
     (
@@ -106,10 +107,12 @@ for worker in gpu_worker cpu_scorer; do
         echo "skipped: a worker killed for want of memory: who is killed first cannot be said here"
         break
     }
+    slow latency_us=5000 # the request takes a minute, unless the kill comes first
     ask "$work/out" &
     asked=$!
     wait_for 30 decoding || fail "no token"
     fill_until_killed "$victim"
+    slow off
     wait $asked || fail "$worker killed: $(cat "$work/out.err")"
     expect "$worker killed for want of memory: by the kernel" "$(($(oom_kills) > before))" 1
     expect "$worker killed for want of memory: the undisturbed answer" "$(hashes "$work/out")" "$(hashes "$work/whole")"

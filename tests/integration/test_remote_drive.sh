@@ -99,16 +99,10 @@ expect "its pool is whole" "$("$bin/hill-fsck-pool" --json "$work/there.pool" | 
 listener=0
 
 # --- another network: 5 ms away, and 1 % of the packets are lost
-space=hill-$$
-veth() {
-    ip link add "hl$$" type veth peer name "hr$$" netns "$space" &&
-        ip addr add 10.213.77.1/30 dev "hl$$" && ip link set "hl$$" up &&
-        ip -n "$space" addr add 10.213.77.2/30 dev "hr$$" && ip -n "$space" link set "hr$$" up
-}
-slow() { tc qdisc add dev "hl$$" root netem delay 5ms loss 1% && ip netns exec "$space" tc qdisc add dev "hr$$" root netem delay 5ms loss 1%; }
+space=hill-$$ device=hl$$
 if ip netns add "$space" 2>/dev/null; then
     trap 'stop_listener; ip netns del "$space"; cleanup' EXIT
-    if veth 2>/dev/null && slow 2>/dev/null; then
+    if slow_veth "$space" "$device" 5 1 && link_addresses "$space" "$device" 10.213.77.1 10.213.77.2; then
         listen 10.213.77.2 ip netns exec "$space"
         up "${options[@]}" --csd "tcp://10.213.77.2:$port" "${keys[@]}" && answers "10 ms there and back, 1 % lost"
         down

@@ -24,28 +24,14 @@ end_all() {
 }
 trap end_all EXIT
 ip netns add "$space" 2>/dev/null || skip "no right to make a network namespace"
-within() { ip netns exec "$space" "$@"; }
 
-with_netem() {
-    ip link add "$device" type veth peer name "$device" netns "$space" 2>/dev/null || return 1
-    tc qdisc add dev "$device" root netem delay "${delay}ms" loss "$loss%" 2>/dev/null &&
-        within tc qdisc add dev "$device" root netem delay "${delay}ms" loss "$loss%" && return 0
-    ip link del "$device"
-    return 1
-}
 with_tun() {
     "$slow_link" "$space" "$device" "$delay" "$loss" "$seed" >"$work/link" 2>"$work/link.err" &
     link=$!
     wait_for 10 grep -q ready "$work/link" || skip "no link: $(cat "$work/link.err")"
 }
-if with_netem; then kind="veth and netem"; else with_tun && kind="TUN devices (this kernel has no netem)"; fi
-for side in "" within; do
-    address=$here
-    [ -z "$side" ] || address=$there
-    $side ip addr add "$address/30" dev "$device" || fail "an address for $device"
-    $side ip link set "$device" up || fail "$device is not up"
-done
-within ip link set lo up
+if slow_veth "$space" "$device" "$delay" "$loss"; then kind="veth and netem"; else with_tun && kind="TUN devices (this kernel has no netem)"; fi
+link_addresses "$space" "$device" "$here" "$there" || fail "no addresses for $device"
 echo "link: $kind, $delay ms each way, $loss % lost; $(ping -c 5 -i 0.2 -q $there 2>/dev/null | tail -n 1)"
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
