@@ -42,13 +42,16 @@ static void decode(struct rig_request *const *q, uint32_t n_requests, uint32_t s
         decode_step(q, n_requests);
 }
 
-static void begin(struct rig *r, struct rig_request *q[RIG_SEQUENCES])
+/* A rig with requests that decode. */
+static struct rig *start(const struct rig_options *o, struct rig_request *q[RIG_SEQUENCES])
 {
+    struct rig *r = rig_start(o);
     for (uint32_t i = 0; i < RIG_SEQUENCES; i++) {
         q[i] = gpu_begin(r, i, PROMPT, MAX, &usual, 0);
         gpu_prefill(q[i]);
     }
     decode(q, RIG_SEQUENCES, BEFORE);
+    return r;
 }
 
 static struct scorer_stats end(struct rig_request *q)
@@ -57,6 +60,24 @@ static struct scorer_stats end(struct rig_request *q)
     struct scorer_stats stats = gpu_end(q);
     assert_int_equal(stats.selection_hash, hash);
     return stats;
+}
+
+static struct scorer_stats one_more(struct rig *r)
+{
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    gpu_prefill(q);
+    decode(&q, 1, 10);
+    return end(q);
+}
+
+/* Decode until it is told; how many steps: some are left. */
+static uint32_t decode_until_told(struct rig *r, struct rig_request *const *q, uint32_t n)
+{
+    uint32_t steps = 0;
+    for (; told(r) < n && steps < MAX - PROMPT - BEFORE - 20; steps++)
+        decode(q, RIG_SEQUENCES, 1);
+    await_told(r, n);
+    return steps;
 }
 
 static uint64_t entries(uint32_t steps)
@@ -68,14 +89,10 @@ static uint64_t entries(uint32_t steps)
  */
 static void drain_whole(const struct rig_options *o)
 {
-    struct rig *r = rig_start(o);
     struct rig_request *q[RIG_SEQUENCES];
-    uint32_t steps = 0;
-    begin(r, q);
+    struct rig *r = start(o, q);
     rig_drain(r);
-    for (; told(r) == 0 && steps < MAX - PROMPT - BEFORE - 20; steps++)
-        decode(q, RIG_SEQUENCES, 1);
-    await_told(r, 1);
+    uint32_t steps = decode_until_told(r, q, 1);
     assert_true(r->drained.over);
     assert_int_equal(r->drained.left, 0);
     assert_true(r->drained.moved > entries(0)); /* of both together, some four fifths were cold */
@@ -86,10 +103,7 @@ static void drain_whole(const struct rig_options *o)
         assert_int_equal(stats.hot.tokens, entries(steps + 10));
         assert_int_equal(stats.cold.tokens, 0);
     }
-    struct rig_request *next = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
-    gpu_prefill(next);
-    decode(&next, 1, 10);
-    assert_int_equal(end(next).cold.tokens, 0);
+    assert_int_equal(one_more(r).cold.tokens, 0);
     assert_int_equal(told(r), 1);
     assert_int_equal(r->staging.free_count, RIG_STAGING);
     assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
@@ -113,9 +127,8 @@ static void test_all_comes_up_while_requests_decode(void **unused)
  * push older ones down; when one request has ended the other gets its blocks. */
 static void drain_half(const struct rig_options *o)
 {
-    struct rig *r = rig_start(o);
     struct rig_request *q[RIG_SEQUENCES];
-    begin(r, q);
+    struct rig *r = start(o, q);
     rig_drain(r);
     decode(q, RIG_SEQUENCES, 4);
     await_told(r, 1);
@@ -161,9 +174,8 @@ static void test_without_requests_it_is_over_at_once(void **unused)
 static void test_a_damaged_entry_stays_and_fails_nobody(void **unused)
 {
     (void)unused;
-    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25});
     struct rig_request *q[RIG_SEQUENCES];
-    begin(r, q);
+    struct rig *r = start(&(struct rig_options){.csd = true, .beta = 0.25}, q);
     atomic_store_explicit(&r->agent->damaged_position, 150, memory_order_relaxed);
     rig_drain(r);
     await_told(r, 1);
@@ -260,16 +272,6 @@ static void test_slots_of_what_came_up_are_used_again(void **unused)
 
 enum { LEFT = 1 }; /* the drive that is left */
 
-/* Decode until it is told; how many steps. */
-static uint32_t decode_until_told(struct rig *r, struct rig_request *const *q, uint32_t n)
-{
-    uint32_t steps = 0;
-    for (; told(r) < n && steps < MAX - PROMPT - BEFORE - 20; steps++)
-        decode(q, RIG_SEQUENCES, 1);
-    await_told(r, n);
-    return steps;
-}
-
 static uint32_t slots_there(const struct rig_agent *a)
 {
     uint32_t n = 0;
@@ -282,9 +284,8 @@ static uint32_t slots_there(const struct rig_agent *a)
  * by these nor by new ones. */
 static void leave_one(const struct rig_options *o)
 {
-    struct rig *r = rig_start(o);
     struct rig_request *q[RIG_SEQUENCES];
-    begin(r, q);
+    struct rig *r = start(o, q);
     assert_true(slots_there(r->agents[LEFT]) > 0);
     rig_drain_drive(r, LEFT);
     uint32_t steps = decode_until_told(r, q, 1);
@@ -302,10 +303,7 @@ static void leave_one(const struct rig_options *o)
         assert_int_equal(stats.drives[LEFT].tokens, 0);
         assert_true(stats.drives[0].tokens > 0 && stats.drives[2].tokens > 0);
     }
-    struct rig_request *next = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
-    gpu_prefill(next);
-    decode(&next, 1, 10);
-    struct scorer_stats stats = end(next);
+    struct scorer_stats stats = one_more(r);
     assert_true(stats.cold.tokens > 0 && stats.drives[LEFT].tokens == 0);
     assert_int_equal(told(r), 1);
     assert_int_equal(r->staging.free_count, RIG_STAGING);
@@ -335,9 +333,8 @@ static void test_no_query_waits_for_what_goes_over(void **unused)
 {
     (void)unused;
     struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 3, .rows = 3};
-    struct rig *r = rig_start(&o);
     struct rig_request *q[RIG_SEQUENCES];
-    begin(r, q);
+    struct rig *r = start(&o, q);
     for (uint32_t d = 0; d < 3; d++)
         atomic_store_explicit(&r->agents[d]->slow, true, memory_order_relaxed);
     rig_drain_drive(r, LEFT);
@@ -360,9 +357,8 @@ static void test_one_without_places_for_its_entries_stays(void **unused)
     struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 3, .hot_blocks = 40};
     for (uint32_t d = 0; d < 3; d++) /* of 700 tokens each of two requests has one a layer */
         o.drive_stripes[d] = RIG_SEQUENCES * RIG_LAYERS;
-    struct rig *r = rig_start(&o);
     struct rig_request *q[RIG_SEQUENCES];
-    begin(r, q);
+    struct rig *r = start(&o, q);
     uint32_t before = slots_there(r->agents[LEFT]);
     rig_drain_drive(r, LEFT);
     await_told(r, 1);
@@ -390,9 +386,8 @@ static void test_where_others_have_no_room_it_comes_up(void **unused)
                             .n_drives = 2,
                             .drive_stripes = {RIG_SEQUENCES * RIG_LAYERS, RIG_STRIPES},
                             .speeds = {1, 2}};
-    struct rig *r = rig_start(&o);
     struct rig_request *q[RIG_SEQUENCES];
-    begin(r, q);
+    struct rig *r = start(&o, q);
     rig_drain_drive(r, LEFT);
     decode_until_told(r, q, 1);
     assert_true(r->drained.over && r->drained.moved > 0);
@@ -410,9 +405,8 @@ static void test_where_others_have_no_room_it_comes_up(void **unused)
 static void test_the_last_of_several_comes_up(void **unused)
 {
     (void)unused;
-    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25, .n_drives = 3});
     struct rig_request *q[RIG_SEQUENCES];
-    begin(r, q);
+    struct rig *r = start(&(struct rig_options){.csd = true, .beta = 0.25, .n_drives = 3}, q);
     for (uint32_t d = 0; d < 3; d++) {
         rig_drain_drive(r, d);
         decode_until_told(r, q, d + 1);
@@ -422,19 +416,15 @@ static void test_the_last_of_several_comes_up(void **unused)
     decode(q, RIG_SEQUENCES, 5);
     for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
         assert_int_equal(end(q[i]).cold.tokens, 0);
-    struct rig_request *next = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
-    gpu_prefill(next);
-    decode(&next, 1, 5);
-    assert_int_equal(end(next).cold.tokens, 0);
+    assert_int_equal(one_more(r).cold.tokens, 0);
     rig_stop(r);
 }
 
 static void test_one_of_several_with_a_damaged_entry_stays(void **unused)
 {
     (void)unused;
-    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25, .n_drives = 2});
     struct rig_request *q[RIG_SEQUENCES];
-    begin(r, q);
+    struct rig *r = start(&(struct rig_options){.csd = true, .beta = 0.25, .n_drives = 2}, q);
     uint32_t position = UINT32_MAX;
     for (uint32_t i = 0; position == UINT32_MAX; i++)
         if (r->agents[LEFT]->slots[i].committed)
@@ -454,9 +444,8 @@ static void test_one_of_several_with_a_damaged_entry_stays(void **unused)
 static void leave_after_epoch(uint32_t n_drives)
 {
     struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = n_drives};
-    struct rig *r = rig_start(&o);
     struct rig_request *q[RIG_SEQUENCES];
-    begin(r, q);
+    struct rig *r = start(&o, q);
     o.hot = rig_stop_keeping(r);
     for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
         gpu_free(q[i]);

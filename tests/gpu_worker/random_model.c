@@ -169,6 +169,22 @@ void random_model_make(struct random_model *m, const struct random_shape *s, uin
     free(bytes.data);
 }
 
+void random_model_make_windowed(struct random_model *m, uint64_t seed, uint32_t window)
+{
+    struct random_shape shape = RANDOM_SHAPE_SMALL(3);
+    if (window) {
+        shape.n_kv_heads = 1;
+        shape.head_dim = 10;
+        shape.rope_dims = 6;
+    }
+    random_model_make(m, &shape, seed);
+    if (window) {
+        m->hp.window = window;
+        m->hp.global_every = 3;
+        m->hp.rope_base_window = 10000;
+    }
+}
+
 void random_model_free(struct random_model *m)
 {
     if (m->output != m->embedding)

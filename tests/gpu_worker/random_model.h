@@ -60,6 +60,10 @@ struct blob random_model_build(struct random_model *m, const struct random_shape
 
 void random_model_make(struct random_model *m, const struct random_shape *s, uint64_t seed);
 
+/* Three layers of the small shape; window: not 0, values are padded, and two of the layers see so
+ * many tokens. */
+void random_model_make_windowed(struct random_model *m, uint64_t seed, uint32_t window);
+
 void random_model_free(struct random_model *m);
 
 #endif

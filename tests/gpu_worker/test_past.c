@@ -131,19 +131,8 @@ static void a_past_changes_no_bit(void **state)
     uint64_t draws = seed ? strtoull(seed, NULL, 10) : 16;
     printf("HILL_TEST_SEED=%llu\n", (unsigned long long)draws);
     for (int i = 0; i < 12; i++) {
-        struct random_shape shape = RANDOM_SHAPE_SMALL(3);
         struct random_model m;
-        if (i % 2) { /* values are padded */
-            shape.n_kv_heads = 1;
-            shape.head_dim = 10;
-            shape.rope_dims = 6;
-        }
-        random_model_make(&m, &shape, 20 + (uint64_t)i);
-        if (i % 2) { /* two layers of three see a window */
-            m.hp.window = 1 + draw(&draws, 200);
-            m.hp.global_every = 3;
-            m.hp.rope_base_window = 10000;
-        }
+        random_model_make_windowed(&m, 20 + (uint64_t)i, i % 2 ? 1 + draw(&draws, 200) : 0);
         compare_once(&m, &draws);
         random_model_free(&m);
     }

@@ -4,11 +4,10 @@
 #include "tests/shm/run_id.h"
 
 static uint64_t test_first_run_id;
+static pid_t test_run_owner; /* a forked child has an id of its own */
 
-static pid_t test_run_owner;
-/* a forked child has an id of its own */ /* Removes every segment of the id and those after it;
- * returns how many there were. */
-static inline int test_remove_segments(uint64_t id)
+/* Removes every segment of the id and those after it; returns how many there were. */
+static int test_remove_segments(uint64_t id)
 {
     char prefix[32], name[300];
     int length = snprintf(prefix, sizeof prefix, "hill-%015" PRIx64, id / TEST_RUN_IDS), n = 0;
