@@ -42,7 +42,7 @@ struct supervisor_hooks {
     double (*beta)(void *context);      /* to be told to the scorer in Configure */
     bool (*is_busy)(void *context);     /* a request runs */
     bool (*is_reading)(void *context);  /* one of them could not go on in another epoch yet */
-    bool (*can_go_on)(void *context);   /* requests ever can, with what this pipeline is set to */
+    bool (*can_go_on)(void *context);   /* requests ever can, on drives that come and go */
     bool (*keeps_tiers)(void *context); /* after epoch_ends: requests can go on with the entries */
 };
 

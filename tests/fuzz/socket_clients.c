@@ -474,6 +474,10 @@ int main(int argc, char **argv)
         return 100;
     }
     path = argv[1];
+    if (strlen(path) >= sizeof((struct sockaddr_un *)0)->sun_path) {
+        fprintf(stderr, "socket_clients: %s is too long a name for a socket\n", path);
+        return 100;
+    }
     key = argv[5];
     secret = argv[6];
     state = strtoull(argv[4], NULL, 10) * 2654435761u + 1;
