@@ -70,6 +70,14 @@ uint64_t agent_tag(struct agent *a)
     return a->next_tag++ << 8;
 }
 
+uint32_t agent_fetch_max(const struct agent *a, uint32_t drive)
+{
+    uint32_t ring = shm_ring_payload_max(agent_ring(a, drive, RING_COMMAND));
+    uint32_t most =
+        (ring - (uint32_t)sizeof(struct record_fetch)) / (uint32_t)sizeof(struct fetch_item);
+    return most < LAYOUT_FETCH_ITEMS_MAX ? most : LAYOUT_FETCH_ITEMS_MAX;
+}
+
 bool agent_has_room(struct agent *a, uint32_t bytes)
 {
     void *payload;

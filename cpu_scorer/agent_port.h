@@ -61,6 +61,8 @@ int agent_reserve(struct agent *a, uint32_t drive, uint32_t bytes, void **payloa
 void agent_publish(struct agent *a, uint32_t drive, enum layout_ring ring, uint32_t type,
                    uint32_t bytes);
 uint64_t agent_tag(struct agent *a);
+/* Entries that one FETCH may name. */
+uint32_t agent_fetch_max(const struct agent *a, uint32_t drive);
 /* A drive's own ring: RING_COMMAND or RING_BACKGROUND. All drives' are of one size. */
 struct shm_ring_end *agent_ring(const struct agent *a, uint32_t drive, enum layout_ring ring);
 /* Commands without a completion, of all drives. */

@@ -148,10 +148,7 @@ static void fill_fetch(struct answer *a, uint32_t drive, struct fetch_item *out,
 static int push_drive(struct answer *a, uint32_t drive, const struct record_header *header)
 {
     struct answer_drive *d = &a->drives[drive];
-    uint32_t ring = shm_ring_payload_max(agent_ring(a->agent, drive, RING_COMMAND));
-    uint32_t most =
-        (ring - (uint32_t)sizeof(struct record_fetch)) / (uint32_t)sizeof(struct fetch_item);
-    most = most < LAYOUT_FETCH_ITEMS_MAX ? most : LAYOUT_FETCH_ITEMS_MAX;
+    uint32_t most = agent_fetch_max(a->agent, drive);
     while (d->sent < d->n_fetches) {
         uint32_t n = d->n_fetches - d->sent;
         n = n < most ? n : most;

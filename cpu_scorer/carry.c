@@ -71,12 +71,9 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 uint32_t carry_room(const struct carry *c, const struct sequence *s, uint32_t drive, bool borrows)
 {
     const struct tiers *t = &c->core->tiers;
-    uint32_t ring = shm_ring_payload_max(agent_ring(c->agent, drive, RING_COMMAND));
-    uint32_t items =
-        (ring - (uint32_t)sizeof(struct record_fetch)) / (uint32_t)sizeof(struct fetch_item);
     uint32_t slots = own_slots(s) + (borrows ? t->staging_unreserved : 0);
     slots = smaller(slots, t->staging->free_count);
-    return smaller(smaller(items, CARRY_BATCH), slots);
+    return smaller(smaller(agent_fetch_max(c->agent, drive), CARRY_BATCH), slots);
 }
 
 /* Beyond the sequence's own they are as if set aside, until they are given back. */

@@ -12,12 +12,11 @@
  * rested since its last move; the highest counts first, `rate` at most; the lowest-ranked goes down
  * for it, unless it is resting or among the top alpha fraction by rank. A token's rank is its
  * count, and of one that has no copy below `write_cost` selections more: its going down would be
- * written. Lowest-ranked tokens come from
- * a queue that one pass over the table fills with the lowest N / QUEUE_SHARE; it is filled again
- * when it is used up or QUEUE_STEPS old, at most once a step. What was selected meanwhile is passed
- * over. Cost of a step: O(selected + moves) and two passes over 3N bytes every QUEUE_STEPS, one
- * over 2N bytes every half-life. Without a rate in the settings it is N / RATE_SHARE, at least
- * RATE_LEAST.
+ * written. Lowest-ranked tokens come from a queue that one pass over the table fills with the
+ * lowest N / QUEUE_SHARE; it is filled again when it is used up or QUEUE_STEPS old, at most once a
+ * step. What was selected meanwhile is passed over. Cost of a step: O(selected + moves) and two
+ * passes over 3N bytes every QUEUE_STEPS, one over 2N bytes every half-life. Without a rate in the
+ * settings it is N / RATE_SHARE, at least RATE_LEAST.
  */
 #include "placement/placement_internal.h"
 
@@ -227,7 +226,7 @@ static uint32_t queue_head(struct placement *p, uint32_t pinned, bool for_room)
         uint32_t head = own->queue[own->queue_next], rank = rank_of(p, head);
         if (head >= pinned || placement_is_forced(p, head) || !p->hot[head] ||
             rank > own->queue_ranks[own->queue_next])
-            continue; /* pinned, gone, or selected since, or its copy is gone: no longer one of the lowest */
+            continue; /* pinned, gone, selected since, or without its copy: not of the lowest */
         if (for_room || (!is_resting(p, head) && rank < own->protected_from))
             return head;
     }
