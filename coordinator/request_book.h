@@ -8,8 +8,7 @@
  * the client stay: a later attempt must make the same ones and they are not sent again [I21]. A
  * request that the scorer has no room for beside the others goes back to its place in the queue;
  * one whose entries a coordinator before has left on a slot goes first, on that slot, which stays
- * free for it while it is AWAITED;
- * nobody behind it is started before it has been taken up.
+ * free for it while it is AWAITED; nobody behind it is started before it has been taken up.
  * Life: WAITING -> RUNNING (Prefill sent) -> FINISHING (Done seen, statistics awaited) -> removed;
  * RUNNING or FINISHING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room
  * beside the others); RUNNING -> CANCELLING -> FINISHING. A request that another coordinator has

@@ -5,9 +5,9 @@
  * What: one client at a time watches; it has the watch until all workers have answered that it
  * is off, or until it was silent for TRACE_LEASE_MS (the workers end by themselves then,
  * proto/worker_trace.h): so the next client gets none of its events. The coordinator's own answer
- * goes first and says how many workers were asked. Nothing is kept here. Who calls it:
- * service.c. Failure: a worker that cannot be reached is not counted; an
- * answer that nobody waits for is dropped.
+ * goes first and says how many workers were asked. Nothing is kept here. Who calls it: service.c.
+ * Failure: a worker that cannot be reached is not counted; an answer that nobody waits for is
+ * dropped.
  */
 #include "coordinator/service.h"
 

@@ -23,8 +23,8 @@
 
 #include <numa.h>
 
-#include "base/harden.h"
 #include "base/disk_room.h"
+#include "base/harden.h"
 #include "base/memory_room.h"
 #include "proto/options_hill.h"
 #include "hillctl/probe.h"

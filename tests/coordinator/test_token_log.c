@@ -165,8 +165,7 @@ static void counts_restarts_and_those_without_a_token(void **state)
     token_log_contents_finish(&c);
 }
 
-/* The newest slot counts, also of one that another coordinator has gone on with. */
-/* A record that has grown is another version's: such a log is none that is damaged. */
+/* A log of another version, whose records have other sizes, is refused as that. */
 static void another_version_is_named(void **state)
 {
     (void)state;
@@ -185,6 +184,7 @@ static void another_version_is_named(void **state)
     assert_non_null(strstr(why.text, "has version 2, this program has 3"));
 }
 
+/* The newest slot counts, also of one that another coordinator has gone on with. */
 static void says_which_slot_it_had(void **state)
 {
     (void)state;

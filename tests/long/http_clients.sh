@@ -59,21 +59,26 @@ quiet() {
     [ "$(status | jq '.requests_running + .requests_waiting')" = 0 ]
 }
 descriptors_before=$(descriptors)
-coordinator_has() {
+coordinator_has() { # memory in KiB, descriptors
     local pid
     pid=$(coordinator_pid)
-    echo "$(awk '/^VmRSS/ {print $2}' "/proc/$pid/status") KiB and $(find "/proc/$pid/fd" -mindepth 1 | wc -l) descriptors"
+    echo "$(awk '/^VmRSS/ {print $2}' "/proc/$pid/status") $(find "/proc/$pid/fd" -mindepth 1 | wc -l)"
 }
-coordinator_before=$(coordinator_has)
+buckets() { # of the gateway's own histogram: bound, gaps between two tokens of a request that are no longer
+    curl -s --unix-socket "$work/http.sock" http://x/metrics |
+        sed -n 's/^hillinfer_inter_token_latency_seconds_bucket{le="\(.*\)"} \(.*\)/\1 \2/p'
+}
+read -r _ coordinator_descriptors < <(coordinator_has)
+buckets >"$work/gaps.before"
 for number in $(seq "$clients"); do client "$number" & done
 sleep $((seconds / 4))
-rss_early=$(rss) coordinator_early=$(coordinator_has)
+rss_early=$(rss)
+read -r coordinator_early _ < <(coordinator_has)
 wait
 wait_for 20 quiet || fail "requests run on after their clients"
-# Half and 99 % of the gaps between two tokens of a request end within so many seconds: of the gateway's own histogram.
-curl -s --unix-socket "$work/http.sock" http://x/metrics |
-    sed -n 's/^hillinfer_inter_token_latency_seconds_bucket{le="\(.*\)"} \(.*\)/\1 \2/p' | awk '
-        { bound[NR] = $1; count[NR] = $2 }
+# Half and 99 % of the gaps end within so many seconds.
+buckets | paste -d ' ' "$work/gaps.before" - | awk '
+        { bound[NR] = $1; count[NR] = $4 - $2 }
         function within(share,   i, before) {
             for (i = 1; i < NR && count[i] < share * count[NR]; i++) before = count[i]
             if (i == NR) return "over " bound[i - 1]
@@ -83,13 +88,19 @@ curl -s --unix-socket "$work/http.sock" http://x/metrics |
         END { print count[NR] " gaps between tokens; p50 " within(0.5) " s, p99 " within(0.99) " s (between the bounds of a bucket by its share)" }'
 read -r same left wrong < <(cat "$work"/count* | awk '{a += $1; b += $2; c += $3} END {print a, b, c}')
 echo "$same answers, $left left, $wrong wrong; resident $rss_early KiB after a quarter, $(rss) KiB at the end"
-echo "descriptors $descriptors_before before, $(descriptors) after; coordinator: $coordinator_before, after a quarter $coordinator_early, $(coordinator_has)"
+settled() {
+    read -r coordinator_rss coordinator_now < <(coordinator_has)
+    [ "$(descriptors)" -le "$descriptors_before" ] && [ "$coordinator_now" -le "$coordinator_descriptors" ]
+}
+wait_for 40 settled || fail "descriptors do not come back"
+echo "descriptors: gateway $descriptors_before before, $(descriptors) after; coordinator $coordinator_descriptors, $coordinator_now"
+echo "the coordinator: resident $coordinator_early KiB after a quarter, $coordinator_rss KiB at the end"
 expect "wrong answers" "$wrong" 0
 [ "$wrong" = 0 ] || head -c 500 "$work/wrong"
 [ "$same" -gt "$clients" ] || fail "only $same answers"
-[ "$(rss)" -lt $((rss_early * 5 / 4 + 4096)) ] || fail "memory grows"
-settled() { [ "$(descriptors)" -le "$descriptors_before" ]; }
-wait_for 40 settled || fail "descriptors: $descriptors_before before, $(descriptors) after"
+[ "$(rss)" -lt $((rss_early * 5 / 4 + 4096)) ] || fail "the gateway's memory grows"
+[ "$coordinator_rss" -lt $((coordinator_early * 5 / 4 + 4096)) ] || fail "the coordinator's memory grows"
+expect "slots taken" "$(curl -s --unix-socket "$work/http.sock" http://x/slots | jq 'map(select(.is_processing)) | length')" 0
 expect "it is the gateway of the beginning" "$(pgrep -f -- "hill-gateway .*--host unix:$work/http.sock")" "$gateway"
 down
 expect_nothing_left
