@@ -216,6 +216,12 @@ static int append(struct request *r, uint32_t n, uint32_t end, struct hill_why *
     return rc;
 }
 
+/* Behind the first token, which came of important ones alone. */
+static bool is_later(const struct request *r)
+{
+    return r->state == REQUEST_FILLING;
+}
+
 /* 1: the chunk is in room, 0: it is of no use. */
 static int read_chunk(struct request *r)
 {
@@ -229,7 +235,7 @@ static int read_chunk(struct request *r)
     if (rc)
         return 0;
     uint64_t bytes = stored_pages(0, chunk_entries_bytes(&store->file.terms, x->next_n));
-    *(r->predicted ? &r->later_bytes : &r->loaded_bytes) += bytes;
+    *(is_later(r) ? &r->later_bytes : &r->loaded_bytes) += bytes;
     x->due = stored_charge(r->w, bytes);
     x->read = true;
     drive_store_add_keys(store, chunk, x->room);
@@ -253,7 +259,7 @@ static int take_chunk(struct request *r, struct hill_why *why)
     x->read = false;
     drive_store_use(r->w->store, x->chunks[x->next]);
     worker_unit_of_work(r->w);
-    r->loaded_entries += r->predicted ? 0 : (uint64_t)(end - from) * r->w->hparams.n_layers;
+    r->loaded_entries += is_later(r) ? 0 : (uint64_t)(end - from) * r->w->hparams.n_layers;
     r->drive_tokens += end - from;
     r->saved_ms += x->next_cost * 1e-3 * (end - from) / n;
     r->reused += end - from;

@@ -320,8 +320,8 @@ static void test_a_bit_that_has_changed_is_found(void **unused)
     check_flips(false);
 }
 
-static uint64_t *sum_of(const struct scene *s,
-                        uint32_t row) /* row TOKENS: the first of those before */
+/* Of a row; row TOKENS: the first of those before. */
+static uint64_t *sum_of(const struct scene *s, uint32_t row)
 {
     uint32_t chunk = s->batch < TOKENS ? s->batch : TOKENS;
     uint32_t units = shape.n_layers * ((TOKENS + chunk - 1) / chunk);
