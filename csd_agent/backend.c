@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define KINDS "file:PATH or xrt:PATH,xclbin=FILE"
+
 static const struct csd_ops *const backends[] = {&csd_file_ops, &csd_xrt_ops};
 
 static bool scheme_is(const char *url, size_t length, const char *scheme)
@@ -19,13 +21,13 @@ int csd_backend_open(struct csd_backend **out, const char *url, const struct csd
 
     *out = NULL;
     if (!colon || colon == url)
-        return hill_fail(why, HILL_E_INVALID, "cannot open drive '%.200s': no scheme (file:PATH)",
+        return hill_fail(why, HILL_E_INVALID, "cannot open drive '%.200s': no scheme (" KINDS ")",
                          url ? url : "");
     size_t length = (size_t)(colon - url);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
         if (scheme_is(url, length, backends[i]->scheme))
             return backends[i]->open(out, colon + 1, options, why);
-    return hill_fail(why, HILL_E_INVALID, "cannot open drive '%.200s': unknown scheme (file:PATH)",
+    return hill_fail(why, HILL_E_INVALID, "cannot open drive '%.200s': unknown scheme (" KINDS ")",
                      url);
 }
 

@@ -15,7 +15,7 @@
 
 /* ---- what lies there ---- */
 
-/* Pages of the bounce buffer from `at` on: the file's bytes from .. to - 1. */
+/* The file's bytes from .. to - 1, whole pages. */
 static int read_pages(struct cold_pool *pool, uint64_t from, uint64_t to, uint8_t *memory,
                       struct hill_why *why)
 {

@@ -53,9 +53,8 @@ static int plan_ranges(const struct cold_pool *pool, const struct cold_keys *key
         if (bytes > keys->window_bytes - used)
             return hill_fail(why, HILL_E_PROTOCOL, "%u ranges of keys do not fit a window",
                              keys->n_ranges);
-        extents[i] = (struct csd_extent){.offset = at & ~(uint64_t)(CSD_ALIGN - 1),
-                                         .memory = keys->window + used,
-                                         .bytes = bytes};
+        extents[i] = (struct csd_extent){
+            .offset = page_floor(at), .memory = keys->window + used, .bytes = bytes};
         used += bytes;
     }
     return 0;

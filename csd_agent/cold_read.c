@@ -181,8 +181,7 @@ static uint32_t plan_reads(struct fetch *f, uint32_t from, uint32_t n_items, uin
     *n_extents = 0;
     for (i = from; i < n_items; i++) {
         uint64_t at = pool_entry_at(layout, f->items[i].cold_slot);
-        uint64_t first = at & ~(uint64_t)(CSD_ALIGN - 1);
-        uint64_t end = (at + entry_bytes + CSD_ALIGN - 1) & ~(uint64_t)(CSD_ALIGN - 1);
+        uint64_t first = page_floor(at), end = page_ceil(at + entry_bytes);
         bool follows = run && first <= run->offset + run->bytes;
         uint64_t more = follows ? end - (run->offset + run->bytes) : end - first;
         if (used + more > BOUNCE_BYTES)

@@ -71,7 +71,7 @@ static uint32_t bytes_within(const struct range *range, uint64_t page)
  * where its first byte will be. */
 static uint8_t *list_range(struct reuse *r, const struct range *range)
 {
-    uint64_t first = range->at & ~(uint64_t)(CSD_ALIGN - 1);
+    uint64_t first = page_floor(range->at);
     uint32_t at = r->n_pages;
 
     while (at > r->first_page && r->pool->pages[at - 1].offset >= first)

@@ -97,7 +97,7 @@ int csd_drive_prepare(struct csd_drive *d, const struct pool_layout *layout, str
     d->capacity = CAPACITY_BATCHES * d->batch_bytes;
     if (d->capacity < group) /* with covering pages */
         d->capacity = group;
-    d->capacity = (d->capacity + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN;
+    d->capacity = page_ceil(d->capacity);
     if (page_sums_create(&d->sums, layout) || digest_cache_create(&d->cache, layout))
         return hill_fail(why, HILL_E_NOMEM, "no memory for the checksums of %u stripes",
                          layout->n_stripes);
@@ -181,7 +181,7 @@ void csd_drive_describe(struct csd_drive *d, char *text, size_t size)
 void *csd_drive_alloc(struct csd_drive *d, size_t bytes)
 {
     (void)d;
-    return aligned_alloc(CSD_ALIGN, (bytes + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN);
+    return aligned_alloc(CSD_ALIGN, page_ceil(bytes));
 }
 
 void csd_drive_release(struct csd_drive *d, void *memory)
@@ -196,16 +196,6 @@ void csd_drive_release(struct csd_drive *d, void *memory)
 struct span_cursor {
     uint32_t span, slot;
 };
-
-static uint64_t page_floor(uint64_t at)
-{
-    return at & ~(uint64_t)(CSD_ALIGN - 1);
-}
-
-static uint64_t page_ceil(uint64_t at)
-{
-    return page_floor(at + CSD_ALIGN - 1);
-}
 
 /* How many of `left` slots, from the first of a group on, fit into `space` bytes with all their
  * covering pages. A cut falls between groups, on a multiple of 256 slots where it can. */

@@ -6,7 +6,7 @@
  * O_DIRECT (EINVAL) the page cache is used, where io_uring is not to be had (ENOSYS, EPERM, ...)
  * pread and pwrite; a file in memory (tmpfs) is mapped and read by copying. All of that is logged
  * once. Who calls it:
- * file_backend.c. Concurrency: one thread. file_io_run returns when all its extents have been
+ * file_backend.c, xrt_backend.c. Concurrency: one thread. file_io_run returns when all its extents have been
  * moved; jobs (start, finish) let several lots be on their way, so that the drive always has work.
  * Failure: HILL_E_IO and others from errno with the offset in why; the first one of a job counts,
  * but nothing of it is in flight any more on return. A device that leaves a transfer unanswered for
@@ -47,7 +47,7 @@ bool file_io_dead(const struct file_io *io);
  * depth, earlier jobs first; extents and memory stay the caller's until finish, which every started
  * job needs (after a failure too), returned. One job of a number at a time. What of a failure start
  * reports is final: nothing was started. Without io_uring all the work is done in finish. */
-#define FILE_IO_JOBS 5u
+#define FILE_IO_JOBS (SCORE_BATCHES + 1) /* as struct csd_ops numbers them */
 int file_io_start(struct file_io *io, uint32_t job, const struct csd_extent *extents,
                   size_t n_extents, struct hill_why *why);
 int file_io_finish(struct file_io *io, uint32_t job, struct hill_why *why);

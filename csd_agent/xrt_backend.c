@@ -36,8 +36,8 @@
 #include "csd_agent/xrt_extensions.h"
 
 #define VENDOR "Xilinx"
-#define RUN_WORDS                                                                                  \
-    4u /* of csd_agent/fpga/hls_score.h: first beat, groups, first group of scores, 0 */
+/* Of csd_agent/fpga/hls_score.h: first beat, groups, first group of scores, 0. */
+#define RUN_WORDS  4u
 #define BEAT_BYTES 64u
 
 /* The kernel's arguments, in its order. */
@@ -265,7 +265,7 @@ static int program_card(struct xrt_backend *x, struct hill_why *why)
 
 static void *pages(size_t bytes)
 {
-    return aligned_alloc(CSD_ALIGN, (bytes + CSD_ALIGN - 1) / CSD_ALIGN * CSD_ALIGN);
+    return aligned_alloc(CSD_ALIGN, page_ceil(bytes));
 }
 
 /* Memory of the card that flash is read into, mapped for good. */
