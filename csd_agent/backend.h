@@ -23,6 +23,16 @@
 
 #define CSD_ALIGN POOL_PAGE_BYTES /* of offsets, lengths and addresses of a transfer */
 
+static inline uint64_t page_floor(uint64_t at)
+{
+    return at & ~(uint64_t)(CSD_ALIGN - 1);
+}
+
+static inline uint64_t page_ceil(uint64_t at)
+{
+    return page_floor(at + CSD_ALIGN - 1);
+}
+
 struct csd_options {
     const char *device; /* OpenCL device, as in base/cldevice.h; NULL: the first */
     bool create;        /* make the file when there is none */

@@ -66,16 +66,6 @@ static inline struct cold_owner *cold_owner(const struct cold_pool *pool, uint32
     return &pool->owners[(uint64_t)sequence * pool->layout.geometry.n_layers + layer];
 }
 
-static inline uint64_t page_floor(uint64_t at)
-{
-    return at & ~(uint64_t)(CSD_ALIGN - 1);
-}
-
-static inline uint64_t page_ceil(uint64_t at)
-{
-    return page_floor(at + CSD_ALIGN - 1);
-}
-
 static inline bool bit_test(const uint64_t *bits, uint64_t i)
 {
     return (bits[i / 64] >> (i % 64)) & 1u;

@@ -197,16 +197,6 @@ struct span_cursor {
     uint32_t span, slot;
 };
 
-static uint64_t page_floor(uint64_t at)
-{
-    return at & ~(uint64_t)(CSD_ALIGN - 1);
-}
-
-static uint64_t page_ceil(uint64_t at)
-{
-    return page_floor(at + CSD_ALIGN - 1);
-}
-
 /* How many of `left` slots, from the first of a group on, fit into `space` bytes with all their
  * covering pages. A cut falls between groups, on a multiple of 256 slots where it can. */
 static uint32_t slots_that_fit(const struct pool_layout *layout, uint32_t left, uint64_t space)
