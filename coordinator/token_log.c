@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "base/whole_io.h"
 
 #define PATH_BYTES 4200u
 
@@ -381,15 +382,11 @@ static int read_file(const struct token_log *log, uint8_t **bytes, uint64_t *siz
     *bytes = malloc(*size + 1);
     if (!*bytes)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for token log %.300s", log->path);
-    for (uint64_t done = 0; done < *size;) {
-        ssize_t n = pread(log->fd, *bytes + done, *size - done, (off_t)done);
-        if (n <= 0)
-            return hill_fail(why, n ? hill_from_errno(errno) : HILL_E_DAMAGED,
-                             "reading token log %.300s failed: %s", log->path,
-                             n ? strerror(errno) : "it became shorter");
-        done += (uint64_t)n;
-    }
-    return 0;
+    int64_t n = whole_read(log->fd, *bytes, *size, 0);
+    return n == info.st_size ? 0
+                             : hill_fail(why, n < 0 ? (int)n : HILL_E_DAMAGED,
+                                         "reading token log %.300s failed: %s", log->path,
+                                         n < 0 ? strerror(errno) : "it became shorter");
 }
 
 static int read_contents(struct token_log *log, uint64_t run_id, struct token_log_contents *out,

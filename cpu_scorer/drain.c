@@ -22,25 +22,18 @@ static uint32_t blocks_for(uint32_t tokens)
     return (tokens + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
 }
 
-static uint32_t blocks_held(const struct core *c, const struct sequence *s)
-{
-    return c->tiers.hkm.lists[tiers_list(&c->tiers, s->index, 0)].limit;
-}
-
 static uint32_t stripes_held(const struct drain *d, const struct sequence *s)
 {
-    const struct tiers *t = &d->core->tiers; /* every layer has as many */
-    return cold_map_on(&t->cold, tiers_list(t, s->index, 0), d->drive)->n_stripes;
+    return tiers_stripes(&d->core->tiers, s->index, d->drive);
 }
 
 /* What a later epoch is to find: what the sequence has set aside now. */
 static void note_plan(const struct core *c, struct sequence *s)
 {
-    const struct cold_map *cold = &c->tiers.cold;
     uint32_t stripes[LAYOUT_DRIVES_MAX] = {0};
-    for (uint32_t d = 0; d < cold->n_drives; d++)
-        stripes[d] = cold_map_on(cold, tiers_list(&c->tiers, s->index, 0), d)->n_stripes;
-    const struct kept_plan plan = adoption_plan(s, blocks_held(c, s), stripes);
+    for (uint32_t d = 0; d < c->tiers.cold.n_drives; d++)
+        stripes[d] = tiers_stripes(&c->tiers, s->index, d);
+    const struct kept_plan plan = adoption_plan(s, tiers_blocks(&c->tiers, s->index), stripes);
     kept_replan(tiers_kept(&c->tiers, s->index), &plan);
 }
 
@@ -58,7 +51,7 @@ static void disown_copies(struct core *c, const struct sequence *s)
 static void prepare(struct drain *d, struct sequence *s)
 {
     struct core *c = d->core;
-    uint32_t all = blocks_for(s->max_tokens), now = blocks_held(c, s);
+    uint32_t all = blocks_for(s->max_tokens), now = tiers_blocks(&c->tiers, s->index);
     uint32_t more = all > now ? hkm_extend(&c->tiers.hkm, s->index, all - now) : 0;
     bool placed = s->share.copies || s->share.beta > 0;
     if (!more && !placed)
@@ -120,12 +113,6 @@ struct places {
     uint32_t stripes[KV_MAX_SEQUENCES][LAYOUT_DRIVES_MAX]; /* of a layer, then */
 };
 
-static uint32_t stripes_on(const struct drain *d, const struct sequence *s, uint32_t drive)
-{
-    const struct tiers *t = &d->core->tiers;
-    return cold_map_on(&t->cold, tiers_list(t, s->index, 0), drive)->n_stripes;
-}
-
 /* The other drive with something free that lacks most of its share of `all` stripes. */
 static uint32_t next_drive(const struct drain *d, const uint32_t *stripes, const uint32_t *left,
                            uint32_t all)
@@ -149,8 +136,8 @@ static bool find_stripes(const struct drain *d, const struct sequence *s, struct
     uint32_t left[LAYOUT_DRIVES_MAX], *stripes = p->stripes[s->index], all = 0, drive;
     memcpy(left, p->free, sizeof left);
     for (uint32_t e = 0; e < d->core->tiers.cold.n_drives; e++) {
-        stripes[e] = e == d->drive ? 0 : stripes_on(d, s, e);
-        all += stripes_on(d, s, e);
+        stripes[e] = e == d->drive ? 0 : tiers_stripes(&d->core->tiers, s->index, e);
+        all += tiers_stripes(&d->core->tiers, s->index, e);
     }
     for (uint32_t i = 0; i < stripes_held(d, s); i++) {
         if ((drive = next_drive(d, stripes, left, all)) == COLD_NONE)
@@ -165,7 +152,7 @@ static bool find_stripes(const struct drain *d, const struct sequence *s, struct
 /* Hot blocks for all of its tokens. */
 static bool find_blocks(const struct drain *d, const struct sequence *s, struct places *p)
 {
-    uint32_t all = blocks_for(s->max_tokens), now = blocks_held(d->core, s);
+    uint32_t all = blocks_for(s->max_tokens), now = tiers_blocks(&d->core->tiers, s->index);
     uint32_t more = all > now ? all - now : 0;
     if (more > p->blocks)
         return false;

@@ -53,21 +53,11 @@ bool resting_fits(const struct sequence *s, const struct record_seq_begin *r)
            r->after_tokens < r->prompt_tokens && r->policy != KV_POLICY_H2O;
 }
 
-static uint32_t blocks_held(const struct core *c, const struct sequence *s)
-{
-    return c->tiers.hkm.lists[tiers_list(&c->tiers, s->index, 0)].limit; /* of every layer */
-}
-
-static uint32_t stripes_held(const struct core *c, const struct sequence *s, uint32_t drive)
-{
-    return c->tiers.cold.lists[tiers_part(&c->tiers, s->index, 0, drive)].n_stripes;
-}
-
 void resting_add_room(const struct core *c, const struct sequence *s, struct hot_share_room *room)
 {
-    room->unreserved += blocks_held(c, s) * room->n_layers;
+    room->unreserved += tiers_blocks(&c->tiers, s->index) * room->n_layers;
     for (uint32_t d = 0; d < room->n_drives; d++)
-        room->drives[d].free_stripes += stripes_held(c, s, d) * room->n_layers;
+        room->drives[d].free_stripes += tiers_stripes(&c->tiers, s->index, d) * room->n_layers;
 }
 
 static uint32_t larger(uint32_t a, uint32_t b)
@@ -117,7 +107,7 @@ static uint32_t grown(const struct core *c, const struct sequence *s, uint32_t d
     uint32_t taken = planned_slots(c, s, stripes) + most_lost(c, s, drive, n_tokens);
     if (!c->config.csd || !c->tiers.cold.drives[drive].n_stripes)
         return stripes;
-    return larger((taken + slots - 1) / slots, stripes_held(c, s, drive));
+    return larger((taken + slots - 1) / slots, tiers_stripes(&c->tiers, s->index, drive));
 }
 
 int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t *blocks,
@@ -127,10 +117,10 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
     uint32_t hot = most_hot(c, s), n_layers = c->config.geometry.n_layers;
     if (s->share.limit < s->max_tokens) /* a block in which new tokens wait for room */
         *blocks = larger(*blocks, (hot + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS + 1);
-    *blocks = larger(*blocks, blocks_held(c, s));
+    *blocks = larger(*blocks, tiers_blocks(&c->tiers, s->index));
     for (uint32_t d = 0; d < t->cold.n_drives; d++) {
         stripes[d] = grown(c, s, d, n_tokens, stripes[d]);
-        uint64_t more = (uint64_t)(stripes[d] - stripes_held(c, s, d)) * n_layers;
+        uint64_t more = (uint64_t)(stripes[d] - tiers_stripes(&c->tiers, s->index, d)) * n_layers;
         if (more > t->cold.drives[d].n_free)
             return HILL_E_BUSY;
     }

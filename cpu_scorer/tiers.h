@@ -50,4 +50,15 @@ static inline uint32_t tiers_part(const struct tiers *t, uint32_t sequence, uint
     return cold_map_part(&t->cold, tiers_list(t, sequence, layer), drive);
 }
 
+/* What each layer of it has set aside: hot blocks; stripes on a drive. */
+static inline uint32_t tiers_blocks(const struct tiers *t, uint32_t sequence)
+{
+    return t->hkm.lists[tiers_list(t, sequence, 0)].limit;
+}
+
+static inline uint32_t tiers_stripes(const struct tiers *t, uint32_t sequence, uint32_t drive)
+{
+    return t->cold.lists[tiers_part(t, sequence, 0, drive)].n_stripes;
+}
+
 #endif

@@ -59,10 +59,7 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
 static void file_describe(struct csd_backend *backend, char *text, size_t size)
 {
     const struct file_backend *f = of(backend);
-
-    snprintf(text, size, "%s, %s, %s", f->score ? score_device_name(f->score) : "no device",
-             file_io_uring(f->io) ? "io_uring" : "pread",
-             file_io_direct(f->io) ? "O_DIRECT" : "page cache");
+    file_io_describe(f->io, f->score ? score_device_name(f->score) : "no device", text, size);
 }
 
 static int file_pool_fd(struct csd_backend *backend)

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <liburing.h>
 #include <linux/magic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -206,9 +207,10 @@ bool file_io_direct(const struct file_io *io)
     return io->direct;
 }
 
-bool file_io_uring(const struct file_io *io)
+void file_io_describe(const struct file_io *io, const char *device, char *text, size_t size)
 {
-    return io->uring;
+    snprintf(text, size, "%s, %s, %s", device, io->uring ? "io_uring" : "pread",
+             io->direct ? "O_DIRECT" : "page cache");
 }
 
 bool file_io_dead(const struct file_io *io)

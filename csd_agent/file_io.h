@@ -40,7 +40,8 @@ void file_io_close(struct file_io *io);
 
 int file_io_fd(const struct file_io *io);
 bool file_io_direct(const struct file_io *io);
-bool file_io_uring(const struct file_io *io);
+/* "DEVICE, io_uring or pread, O_DIRECT or page cache". */
+void file_io_describe(const struct file_io *io, const char *device, char *text, size_t size);
 bool file_io_dead(const struct file_io *io);
 
 /* Jobs: transfers that go on while the caller does something else. start submits what fits the

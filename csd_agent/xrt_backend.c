@@ -199,9 +199,9 @@ static int xrt_open(struct csd_backend **out, const char *rest, const struct csd
 static void xrt_describe(struct csd_backend *backend, char *text, size_t size)
 {
     const struct xrt_backend *x = of(backend);
-    snprintf(text, size, "%s, P2P, %s, %s", x->device.name,
-             file_io_uring(x->io) ? "io_uring" : "pread",
-             file_io_direct(x->io) ? "O_DIRECT" : "page cache");
+    char device[sizeof x->device.name + 8];
+    snprintf(device, sizeof device, "%s, P2P", x->device.name);
+    file_io_describe(x->io, device, text, size);
 }
 
 static int xrt_pool_fd(struct csd_backend *backend)

@@ -118,11 +118,6 @@ static uint32_t entries_at_once(const struct request *r)
     return k < room ? k : room;
 }
 
-static void ring(void *bell)
-{
-    shm_doorbell_ring(bell);
-}
-
 static int begin(struct request *r, struct hill_why *why)
 {
     const char *path = r->save_path ? r->save_path : r->prefill->save->path;
@@ -136,7 +131,7 @@ static int begin(struct request *r, struct hill_why *why)
     log_debug("request %llu: saving %u tokens, %.1f MiB, to %s",
               (unsigned long long)r->prefill->request_id, r->save->header.n_tokens,
               r->save->header.file_bytes / 1048576.0, path);
-    return session_writer_open(&r->save->writer, path, r->save->header.file_bytes, ring,
+    return session_writer_open(&r->save->writer, path, r->save->header.file_bytes, worker_ring,
                                r->w->plane.party.bell, why);
 }
 

@@ -106,11 +106,6 @@ static bool allocate(struct selected *x, uint32_t n_layers, uint32_t entry, uint
            x->spans;
 }
 
-static void ring(void *bell)
-{
-    shm_doorbell_ring(bell);
-}
-
 /* Page by page, as the drive reads; the modelled one has it some time later. */
 static int load(struct request *r, uint32_t n_spans, struct load *out, struct hill_why *why)
 {
@@ -161,7 +156,7 @@ static int begin(struct request *r, struct hill_why *why)
     x->n_own = r->prompt - x->n_past;
     x->wanted = important_runs(x->n_past, run_tokens(r), w->settings.prefix_share);
     if (!allocate(x, w->hparams.n_layers, worker_entry_bytes(w), most_runs(r, x)) ||
-        span_reader_open(&x->reader, ring, w->plane.party.bell))
+        span_reader_open(&x->reader, worker_ring, w->plane.party.bell))
         return hill_fail(why, HILL_E_NOMEM, "out of memory or threads for a stored prefix");
     int rc = load_sums(r, why);
     if (!rc)

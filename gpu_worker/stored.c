@@ -116,15 +116,10 @@ void stored_close(struct worker *w)
     w->store_slow = false;
 }
 
-static void ring(void *bell)
-{
-    shm_doorbell_ring(bell);
-}
-
 void stored_listen(struct worker *w, struct shm_doorbell *bell)
 {
     if (w->store)
-        drive_store_wake(w->store, bell ? ring : NULL, bell);
+        drive_store_wake(w->store, bell ? worker_ring : NULL, bell);
 }
 
 /* A conversation, and how its tokens were decoded. */

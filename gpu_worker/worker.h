@@ -95,6 +95,12 @@ int schedule_take_records(struct worker *w, struct hill_why *why);
 int worker_run(struct worker *w);
 void worker_finish(struct worker *w);
 
+/* What a thread of this worker's calls when something is done. */
+static inline void worker_ring(void *bell)
+{
+    shm_doorbell_ring(bell);
+}
+
 static inline int64_t worker_deadline(void)
 {
     return clock_deadline_ms(WORKER_WAIT_MS);

@@ -88,7 +88,10 @@ int placement_create(struct placement **out, enum placement_kind kind,
     p->settings = *settings;
     p->hot = calloc(settings->max_tokens, sizeof *p->hot);
     p->moved = calloc(settings->max_tokens, sizeof *p->moved);
-    rc = p->hot && p->moved ? p->ops->create(p) : HILL_E_NOMEM;
+    p->own = calloc(1, p->ops->bytes(settings));
+    rc = p->hot && p->moved && p->own ? 0 : HILL_E_NOMEM;
+    if (rc == 0 && p->ops->create)
+        rc = p->ops->create(p);
     p->settings.future = NULL; /* the caller's, and only during this call */
     if (rc) {
         placement_destroy(p);
@@ -102,7 +105,9 @@ void placement_destroy(struct placement *placement)
 {
     if (placement == NULL)
         return;
-    placement->ops->destroy(placement);
+    if (placement->own && placement->ops->destroy)
+        placement->ops->destroy(placement);
+    free(placement->own);
     free(placement->hot);
     free(placement->moved);
     free(placement->promoted.items);

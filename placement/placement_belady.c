@@ -19,7 +19,7 @@ struct own {
     uint64_t *first; /* [n_steps + 1]: where a step's entries begin in next */
     uint32_t *next;  /* by step and index of the selection: the step of the next use */
     uint32_t *use;   /* [max_tokens]: next use as of now */
-    uint32_t *order; /* [longest selection]: candidates */
+    uint32_t *order; /* [of all selections]: candidates of one */
     struct placement_heap heap;
 };
 
@@ -29,8 +29,9 @@ static uint64_t own_bytes(const struct placement_settings *s)
     if (s->future)
         for (uint32_t i = 0; i < s->future->n_steps; i++)
             entries += s->future->n_selected[i];
-    return sizeof(struct own) + entries * 2 * sizeof(uint32_t) +
-           (uint64_t)s->max_tokens * sizeof(uint32_t) + placement_heap_bytes(s->max_tokens);
+    return sizeof(struct own) + (s->future ? s->future->n_steps + 1ull : 0) * sizeof(uint64_t) +
+           entries * 2 * sizeof(uint32_t) + (uint64_t)s->max_tokens * sizeof(uint32_t) +
+           placement_heap_bytes(s->max_tokens);
 }
 
 /* Walk the future backwards; use[] ends as the first use of each token. */
@@ -52,40 +53,20 @@ static void look_ahead(struct placement *p, const struct placement_future *futur
 static int create(struct placement *p)
 {
     const struct placement_future *future = p->settings.future;
-    uint32_t max = p->settings.max_tokens, longest = 1;
-    struct own *own = p->own = calloc(1, sizeof *own);
-    if (own == NULL)
-        return HILL_E_NOMEM;
+    uint32_t max = p->settings.max_tokens;
+    struct own *own = p->own;
+    void *rest = own + 1;
     own->n_steps = future->n_steps;
-    own->first = calloc((size_t)future->n_steps + 1, sizeof *own->first);
-    if (own->first == NULL)
-        return HILL_E_NOMEM;
-    for (uint32_t i = 0; i < future->n_steps; i++) {
+    own->first = placement_table(&rest, own->n_steps + 1ull, sizeof *own->first);
+    for (uint32_t i = 0; i < future->n_steps; i++)
         own->first[i + 1] = own->first[i] + future->n_selected[i];
-        longest = future->n_selected[i] > longest ? future->n_selected[i] : longest;
-    }
-    own->next = calloc(own->first[future->n_steps] + 1, sizeof *own->next);
-    own->use = malloc(max * sizeof *own->use);
-    own->order = calloc(longest, sizeof *own->order);
-    int rc = placement_heap_init(&own->heap, max);
-    if (rc || !own->next || !own->use || !own->order)
-        return HILL_E_NOMEM;
+    placement_heap_init(&own->heap, max, &rest);
+    own->next = placement_table(&rest, own->first[own->n_steps], sizeof *own->next);
+    own->order = placement_table(&rest, own->first[own->n_steps], sizeof *own->order);
+    own->use = placement_table(&rest, max, sizeof *own->use);
     memset(own->use, 0xff, max * sizeof *own->use);
     look_ahead(p, future);
     return 0;
-}
-
-static void destroy(struct placement *p)
-{
-    struct own *own = p->own;
-    if (own == NULL)
-        return;
-    placement_heap_finish(&own->heap);
-    free(own->first);
-    free(own->next);
-    free(own->use);
-    free(own->order);
-    free(own);
 }
 
 /* The furthest next use has the lowest key. */
@@ -157,7 +138,6 @@ const struct placement_ops placement_belady_ops = {.name = "belady",
                                                    .needs_future = true,
                                                    .bytes = own_bytes,
                                                    .create = create,
-                                                   .destroy = destroy,
                                                    .enter = enter,
                                                    .leave = leave,
                                                    .watch = watch,

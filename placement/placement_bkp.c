@@ -76,32 +76,19 @@ static uint64_t own_bytes(const struct placement_settings *s)
 static int create(struct placement *p)
 {
     const struct placement_settings *s = &p->settings;
-    struct own *own = p->own = calloc(1, sizeof *own);
-    if (own == NULL)
-        return HILL_E_NOMEM;
+    struct own *own = p->own;
+    void *rest = own + 1;
     own->queue_room = queue_room(s);
     own->best_room = best_room(s);
-    own->counts = calloc(s->max_tokens, sizeof *own->counts);
-    own->queue = calloc(own->queue_room, sizeof *own->queue);
-    own->queue_ranks = calloc(own->queue_room, sizeof *own->queue_ranks);
-    own->best = calloc(own->best_room, sizeof *own->best);
+    own->queue = placement_table(&rest, own->queue_room, sizeof *own->queue);
+    own->best = placement_table(&rest, own->best_room, sizeof *own->best);
+    own->queue_ranks = placement_table(&rest, own->queue_room, sizeof *own->queue_ranks);
+    own->counts = placement_table(&rest, s->max_tokens, sizeof *own->counts);
     own->growth = exp2(1.0 / s->half_life);
     /* a token that is selected at every step sums up to 2 * base * half_life / ln 2 and a bit */
     own->base = floor(UINT16_MAX / (2 * (s->half_life / M_LN2 + 1)));
     own->weight = own->base;
-    return own->counts && own->queue && own->queue_ranks && own->best ? 0 : HILL_E_NOMEM;
-}
-
-static void destroy(struct placement *p)
-{
-    struct own *own = p->own;
-    if (own == NULL)
-        return;
-    free(own->counts);
-    free(own->queue);
-    free(own->queue_ranks);
-    free(own->best);
-    free(own);
+    return 0;
 }
 
 /* ---- counts ------------------------------------------------------------------------------- */
@@ -345,7 +332,6 @@ static void trimmed(struct placement *p)
 const struct placement_ops placement_bkp_ops = {.name = "bkp",
                                                 .bytes = own_bytes,
                                                 .create = create,
-                                                .destroy = destroy,
                                                 .trimmed = trimmed,
                                                 .watch = watch,
                                                 .step = step,

@@ -9,7 +9,6 @@
  */
 #include "placement/placement_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 struct own {
@@ -27,24 +26,12 @@ static uint64_t own_bytes(const struct placement_settings *s)
 static int create(struct placement *p)
 {
     uint32_t max = p->settings.max_tokens;
-    struct own *own = p->own = calloc(1, sizeof *own);
-    if (own == NULL)
-        return HILL_E_NOMEM;
-    own->counts = calloc(max, sizeof *own->counts);
-    own->used = calloc(max, sizeof *own->used);
-    int rc = placement_heap_init(&own->heap, max);
-    return own->counts && own->used ? rc : HILL_E_NOMEM;
-}
-
-static void destroy(struct placement *p)
-{
     struct own *own = p->own;
-    if (own == NULL)
-        return;
-    placement_heap_finish(&own->heap);
-    free(own->counts);
-    free(own->used);
-    free(own);
+    void *rest = own + 1;
+    placement_heap_init(&own->heap, max, &rest);
+    own->counts = placement_table(&rest, max, sizeof *own->counts);
+    own->used = placement_table(&rest, max, sizeof *own->used);
+    return 0;
 }
 
 static bool by_recency(const struct placement *p)
@@ -130,8 +117,8 @@ static void trimmed(struct placement *p)
 }
 
 #define CACHE_OPS                                                                                  \
-    .bytes = own_bytes, .create = create, .destroy = destroy, .enter = enter, .leave = leave,      \
-    .trimmed = trimmed, .watch = watch, .step = step, .victim = victim
+    .bytes = own_bytes, .create = create, .enter = enter, .leave = leave, .trimmed = trimmed,      \
+    .watch = watch, .step = step, .victim = victim
 
 const struct placement_ops placement_lru_ops = {.name = "lru", CACHE_OPS};
 const struct placement_ops placement_lfu_ops = {.name = "lfu", CACHE_OPS};

@@ -1,29 +1,17 @@
 /*
  * placement/placement_heap.c - an indexed binary heap, for the placements that need an exact order
- * (lfu, belady). Concurrency: one thread. Failure: HILL_E_NOMEM at init.
+ * (lru, lfu, paper, belady). Concurrency: one thread. Failure: none.
  */
 #include "placement/placement_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-int placement_heap_init(struct placement_heap *heap, uint32_t max)
+void placement_heap_init(struct placement_heap *heap, uint32_t max, void **rest)
 {
-    *heap = (struct placement_heap){.max = max};
-    heap->keys = calloc(max, sizeof *heap->keys);
-    heap->items = calloc(max, sizeof *heap->items);
-    heap->where = malloc(max * sizeof *heap->where);
-    if (!heap->keys || !heap->items || !heap->where)
-        return HILL_E_NOMEM;
+    heap->keys = placement_table(rest, max, sizeof *heap->keys);
+    heap->items = placement_table(rest, max, sizeof *heap->items);
+    heap->where = placement_table(rest, max, sizeof *heap->where);
     memset(heap->where, 0xff, max * sizeof *heap->where);
-    return 0;
-}
-
-void placement_heap_finish(struct placement_heap *heap)
-{
-    free(heap->keys);
-    free(heap->items);
-    free(heap->where);
 }
 
 static bool before(const struct placement_heap *h, uint32_t a, uint32_t b)

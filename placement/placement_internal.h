@@ -10,6 +10,8 @@
 #ifndef HILL_PLACEMENT_PLACEMENT_INTERNAL_H
 #define HILL_PLACEMENT_PLACEMENT_INTERNAL_H
 
+#include <stddef.h>
+
 #include "placement/placement.h"
 
 #define PLACEMENT_NONE UINT32_MAX
@@ -17,10 +19,11 @@
 struct placement_ops {
     const char *name;
     bool needs_scores, needs_future;
+    /* of placement->own: a struct of its own and the tables behind it */
     uint64_t (*bytes)(const struct placement_settings *settings);
-    int (*create)(
-        struct placement *placement); /* fills placement->own; destroy is called if it fails */
-    void (*destroy)(struct placement *placement);
+    /* own is zeroed: lays its tables out. NULL: there are none */
+    int (*create)(struct placement *placement);
+    void (*destroy)(struct placement *placement); /* what is not in own; NULL: nothing */
     /* a token comes into play or leaves it; NULL: not of interest */
     void (*enter)(struct placement *placement, uint32_t position);
     void (*leave)(struct placement *placement, uint32_t position);
@@ -66,6 +69,14 @@ static inline bool placement_is_forced(const struct placement *p, uint32_t posit
 int placement_promote(struct placement *p, uint32_t position);
 int placement_demote(struct placement *p, uint32_t position);
 
+/* n items of own's memory from *rest on, which goes past them: 8-byte items come first. */
+static inline void *placement_table(void **rest, uint64_t n, size_t size)
+{
+    void *table = *rest;
+    *rest = (char *)table + n * size;
+    return table;
+}
+
 /* ---- a heap of positions, lowest key first (placement_heap.c) ---------------------------------
  */
 
@@ -73,11 +84,10 @@ struct placement_heap {
     uint64_t *keys;  /* [max]: of each position in the heap; ties: the lower position first */
     uint32_t *items; /* [max] */
     uint32_t *where; /* [max]: index in items, PLACEMENT_NONE: not in the heap */
-    uint32_t count, max;
+    uint32_t count;
 };
 
-int placement_heap_init(struct placement_heap *heap, uint32_t max);
-void placement_heap_finish(struct placement_heap *heap);
+void placement_heap_init(struct placement_heap *heap, uint32_t max, void **rest);
 /* Insert, or change the key of one that is there. */
 void placement_heap_set(struct placement_heap *heap, uint32_t position, uint64_t key);
 void placement_heap_remove(struct placement_heap *heap, uint32_t position); /* not there: nothing */

@@ -13,8 +13,6 @@
 #include "placement/placement_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct own {
     uint32_t *counts;           /* [max_tokens] */
@@ -33,24 +31,12 @@ static uint64_t own_bytes(const struct placement_settings *s)
 
 static int create(struct placement *p)
 {
-    struct own *own = p->own = calloc(1, sizeof *own);
-    if (own == NULL)
-        return HILL_E_NOMEM;
-    own->counts = calloc(p->settings.max_tokens, sizeof *own->counts);
-    own->with = calloc(COUNT_MAX + 1, sizeof *own->with);
-    int rc = placement_heap_init(&own->heap, p->settings.max_tokens);
-    return own->counts && own->with ? rc : HILL_E_NOMEM;
-}
-
-static void destroy(struct placement *p)
-{
     struct own *own = p->own;
-    if (own == NULL)
-        return;
-    placement_heap_finish(&own->heap);
-    free(own->counts);
-    free(own->with);
-    free(own);
+    void *rest = own + 1;
+    placement_heap_init(&own->heap, p->settings.max_tokens, &rest);
+    own->counts = placement_table(&rest, p->settings.max_tokens, sizeof *own->counts);
+    own->with = placement_table(&rest, COUNT_MAX + 1, sizeof *own->with);
+    return 0;
 }
 
 static uint32_t pin_from(const struct placement *p)
@@ -156,7 +142,6 @@ static void trimmed(struct placement *p)
 const struct placement_ops placement_paper_ops = {.name = "paper",
                                                   .bytes = own_bytes,
                                                   .create = create,
-                                                  .destroy = destroy,
                                                   .enter = enter,
                                                   .leave = leave,
                                                   .trimmed = trimmed,

@@ -4,8 +4,6 @@
  */
 #include "placement/placement_internal.h"
 
-#include <stdlib.h>
-
 struct own {
     uint32_t low; /* no token in play is below */
 };
@@ -14,17 +12,6 @@ static uint64_t own_bytes(const struct placement_settings *s)
 {
     (void)s;
     return sizeof(struct own);
-}
-
-static int create(struct placement *p)
-{
-    p->own = calloc(1, sizeof(struct own));
-    return p->own ? 0 : HILL_E_NOMEM;
-}
-
-static void destroy(struct placement *p)
-{
-    free(p->own);
 }
 
 static void enter(struct placement *p, uint32_t position)
@@ -48,10 +35,5 @@ static uint32_t victim(struct placement *p)
     return own->low < p->forced_from ? own->low : PLACEMENT_NONE;
 }
 
-const struct placement_ops placement_recency_ops = {.name = "recency",
-                                                    .bytes = own_bytes,
-                                                    .create = create,
-                                                    .destroy = destroy,
-                                                    .enter = enter,
-                                                    .step = step,
-                                                    .victim = victim};
+const struct placement_ops placement_recency_ops = {
+    .name = "recency", .bytes = own_bytes, .enter = enter, .step = step, .victim = victim};

@@ -22,34 +22,24 @@ struct own {
 
 static uint64_t own_bytes(const struct placement_settings *s)
 {
-    return kv_selector_bytes(s->max_tokens) + sizeof(struct own) +
+    return sizeof(struct own) +
            (uint64_t)s->max_tokens * (sizeof(uint16_t) + sizeof(uint32_t) + sizeof(bool));
 }
 
 static int create(struct placement *p)
 {
     uint32_t max = p->settings.max_tokens;
-    struct own *own = p->own = calloc(1, sizeof *own);
-    if (own == NULL)
-        return HILL_E_NOMEM;
-    own->last = calloc(max, sizeof *own->last);
-    own->positions = calloc(max, sizeof *own->positions);
-    own->wanted = calloc(max, sizeof *own->wanted);
-    if (!own->last || !own->positions || !own->wanted)
-        return HILL_E_NOMEM;
+    struct own *own = p->own;
+    void *rest = own + 1;
+    own->positions = placement_table(&rest, max, sizeof *own->positions);
+    own->last = placement_table(&rest, max, sizeof *own->last);
+    own->wanted = placement_table(&rest, max, sizeof *own->wanted);
     return kv_selector_create(&own->selector, max);
 }
 
 static void destroy(struct placement *p)
 {
-    struct own *own = p->own;
-    if (own == NULL)
-        return;
-    kv_selector_destroy(own->selector);
-    free(own->last);
-    free(own->positions);
-    free(own->wanted);
-    free(own);
+    kv_selector_destroy(((struct own *)p->own)->selector);
 }
 
 /* Positions that the scores want hot, into own->wanted. */

@@ -11,6 +11,7 @@
 
 #include <xxhash.h>
 
+#include "base/whole_io.h"
 #include "pool/pool_disk.h"
 
 void *pool_page_alloc(uint64_t bytes)
@@ -24,39 +25,20 @@ void *pool_page_alloc(uint64_t bytes)
 int pool_read_all(int fd, void *buffer, uint64_t bytes, uint64_t offset, const char *what,
                   struct hill_why *why)
 {
-    uint64_t done = 0;
-    while (done < bytes) {
-        ssize_t n = pread(fd, (uint8_t *)buffer + done, bytes - done, (off_t)(offset + done));
-        if (n > 0) {
-            done += (uint64_t)n;
-        } else if (n == 0) {
-            return hill_fail(why, HILL_E_DAMAGED, "cold pool is truncated: no %s at byte %llu",
-                             what, (unsigned long long)(offset + done));
-        } else if (errno != EINTR) {
-            int err = errno;
-            return hill_fail(why, hill_from_errno(err), "reading the cold pool's %s: %s", what,
-                             strerror(err));
-        }
-    }
-    return 0;
+    int64_t n = whole_read(fd, buffer, bytes, offset);
+    if (n < 0)
+        return hill_fail(why, (int)n, "reading the cold pool's %s: %s", what, strerror(errno));
+    return (uint64_t)n == bytes
+               ? 0
+               : hill_fail(why, HILL_E_DAMAGED, "cold pool is truncated: no %s at byte %llu", what,
+                           (unsigned long long)offset + (uint64_t)n);
 }
 
 int pool_write_all(int fd, const void *buffer, uint64_t bytes, uint64_t offset, const char *what,
                    struct hill_why *why)
 {
-    uint64_t done = 0;
-    while (done < bytes) {
-        ssize_t n =
-            pwrite(fd, (const uint8_t *)buffer + done, bytes - done, (off_t)(offset + done));
-        if (n > 0) {
-            done += (uint64_t)n;
-        } else if (n == 0 || errno != EINTR) {
-            int err = n == 0 ? ENOSPC : errno; /* a device's end answers 0 */
-            return hill_fail(why, hill_from_errno(err), "writing the cold pool's %s: %s", what,
-                             strerror(err));
-        }
-    }
-    return 0;
+    int code = whole_write(fd, buffer, bytes, offset);
+    return code ? hill_fail(why, code, "writing the cold pool's %s: %s", what, strerror(errno)) : 0;
 }
 
 int pool_file_bytes(int fd, uint64_t *bytes, struct hill_why *why)

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "base/whole_io.h"
 
 #define PAGE         4096u
 #define LOCK_WAIT_MS 10000 /* a killed GPU worker is gone sooner */
@@ -40,14 +41,14 @@ uint32_t chunk_slots_of(const struct chunk_terms *t, uint64_t cap_bytes)
     return n < CHUNK_NONE ? (uint32_t)n : CHUNK_NONE - 1;
 }
 
-static off_t record_at(uint32_t slot)
+static uint64_t record_at(uint32_t slot)
 {
-    return (off_t)(CHUNK_FILE_HEAD + (uint64_t)slot * sizeof(struct chunk_record));
+    return CHUNK_FILE_HEAD + (uint64_t)slot * sizeof(struct chunk_record);
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
 
-static int failed(const char *doing, const char *dir, const char *name, struct hill_why *why)
+int chunk_file_failed(const char *doing, const char *dir, const char *name, struct hill_why *why)
 {
     int err = errno;
     return hill_fail(why, hill_from_errno(err), "%s prefix store %.300s/%s failed: %s", doing, dir,
@@ -55,32 +56,17 @@ static int failed(const char *doing, const char *dir, const char *name, struct h
 }
 
 /* Bytes read, fewer at the file's end; or a code. */
-static int64_t read_at(int fd, off_t at, void *to, uint64_t bytes, const char *dir,
+static int64_t read_at(int fd, uint64_t at, void *to, uint64_t bytes, const char *dir,
                        const char *name, struct hill_why *why)
 {
-    uint64_t done = 0;
-    while (done < bytes) {
-        ssize_t n = pread(fd, (char *)to + done, bytes - done, at + (off_t)done);
-        if (n < 0 && errno != EINTR)
-            return failed("reading", dir, name, why);
-        if (n == 0)
-            break;
-        done += n > 0 ? (uint64_t)n : 0;
-    }
-    return (int64_t)done;
+    int64_t n = whole_read(fd, to, bytes, at);
+    return n < 0 ? chunk_file_failed("reading", dir, name, why) : n;
 }
 
-static int write_at(int fd, off_t at, const void *from, uint64_t bytes, const char *dir,
-                    const char *name, struct hill_why *why)
+int chunk_file_write_at(int fd, uint64_t at, const void *from, uint64_t bytes, const char *dir,
+                        const char *name, struct hill_why *why)
 {
-    uint64_t done = 0;
-    while (done < bytes) {
-        ssize_t n = pwrite(fd, (const char *)from + done, bytes - done, at + (off_t)done);
-        if (n < 0 && errno != EINTR)
-            return failed("writing", dir, name, why);
-        done += n > 0 ? (uint64_t)n : 0;
-    }
-    return 0;
+    return whole_write(fd, from, bytes, at) ? chunk_file_failed("writing", dir, name, why) : 0;
 }
 
 static int open_one(const char *dir, const char *name, int *fd, struct hill_why *why)
@@ -90,7 +76,7 @@ static int open_one(const char *dir, const char *name, int *fd, struct hill_why 
     snprintf(path, sizeof path, "%s/%s", dir, name);
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (*fd < 0 || fstat(*fd, &info))
-        return failed("opening", dir, name, why);
+        return chunk_file_failed("opening", dir, name, why);
     return S_ISREG(info.st_mode)
                ? 0
                : hill_fail(why, HILL_E_INVALID, "prefix store %.300s/%s is not a file", dir, name);
@@ -113,7 +99,7 @@ static int write_header(int fd, const char *dir, const struct chunk_terms *terms
                                   .terms = *terms};
     h.checksum = header_checksum(&h);
     memcpy(head, &h, sizeof h);
-    return write_at(fd, 0, head, sizeof head, dir, INDEX_NAME, why);
+    return chunk_file_write_at(fd, 0, head, sizeof head, dir, INDEX_NAME, why);
 }
 
 static int check_header(const struct chunk_file_header *h, const char *dir,
@@ -189,7 +175,7 @@ int chunk_file_hold(const char *dir, const struct chunk_terms *terms, uint64_t c
     *fd = -1;
     int rc = check_cap(dir, terms, cap_bytes, why);
     if (!rc && mkdir(dir, 0700) && errno != EEXIST)
-        rc = failed("making", dir, "", why);
+        rc = chunk_file_failed("making", dir, "", why);
     if (!rc)
         rc = open_one(dir, INDEX_NAME, fd, why);
     if (!rc && flock(*fd, LOCK_EX | LOCK_NB))
@@ -218,7 +204,7 @@ static int lock_data(struct chunk_file *f, struct hill_why *why)
         if (flock(f->data_fd, LOCK_EX | LOCK_NB) == 0)
             return 0;
         if (errno != EWOULDBLOCK && errno != EINTR)
-            return failed("locking", f->dir, DATA_NAME, why);
+            return chunk_file_failed("locking", f->dir, DATA_NAME, why);
         if (clock_now_ns() >= end)
             return hill_fail(why, HILL_E_BUSY, "prefix store %.300s is held by another process",
                              f->dir);
@@ -232,9 +218,9 @@ static int cut(struct chunk_file *f, struct hill_why *why)
     struct stat info;
     off_t index = record_at(f->n_slots), data = (off_t)(f->slot_bytes * f->n_slots);
     if (fstat(f->index_fd, &info) || (info.st_size > index && ftruncate(f->index_fd, index)))
-        return failed("cutting", f->dir, INDEX_NAME, why);
+        return chunk_file_failed("cutting", f->dir, INDEX_NAME, why);
     if (fstat(f->data_fd, &info) || (info.st_size > data && ftruncate(f->data_fd, data)))
-        return failed("cutting", f->dir, DATA_NAME, why);
+        return chunk_file_failed("cutting", f->dir, DATA_NAME, why);
     return 0;
 }
 
@@ -352,13 +338,14 @@ int chunk_file_write_record(struct chunk_file *f, uint32_t slot, const struct ch
                              .uses = c->uses};
     memcpy(r.tokens, c->tokens, c->n * sizeof *c->tokens);
     r.checksum = record_checksum(&r);
-    return write_at(f->index_fd, record_at(slot), &r, sizeof r, f->dir, INDEX_NAME, why);
+    return chunk_file_write_at(f->index_fd, record_at(slot), &r, sizeof r, f->dir, INDEX_NAME, why);
 }
 
 int chunk_file_clear_record(struct chunk_file *f, uint32_t slot, struct hill_why *why)
 {
     const struct chunk_record none = {0};
-    return write_at(f->index_fd, record_at(slot), &none, sizeof none, f->dir, INDEX_NAME, why);
+    return chunk_file_write_at(f->index_fd, record_at(slot), &none, sizeof none, f->dir, INDEX_NAME,
+                               why);
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
@@ -371,8 +358,7 @@ uint64_t chunk_checksum(uint64_t stamp, const void *entries, uint64_t bytes)
 int chunk_file_read(struct chunk_file *f, uint32_t slot, const struct chunk *c, void *entries,
                     struct hill_why *why)
 {
-    uint64_t bytes = chunk_entries_bytes(&f->terms, c->n);
-    off_t at = (off_t)(slot * f->slot_bytes);
+    uint64_t bytes = chunk_entries_bytes(&f->terms, c->n), at = slot * f->slot_bytes;
     int64_t n = read_at(f->data_fd, at, entries, bytes, f->dir, DATA_NAME, why);
     if (n < 0)
         return (int)n;
@@ -386,6 +372,6 @@ int chunk_file_read(struct chunk_file *f, uint32_t slot, const struct chunk *c, 
 int chunk_file_write(struct chunk_file *f, uint32_t slot, const void *entries, uint64_t bytes,
                      struct hill_why *why)
 {
-    return write_at(f->data_fd, (off_t)(slot * f->slot_bytes), entries, bytes, f->dir, DATA_NAME,
-                    why);
+    return chunk_file_write_at(f->data_fd, slot * f->slot_bytes, entries, bytes, f->dir, DATA_NAME,
+                               why);
 }

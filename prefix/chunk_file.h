@@ -98,4 +98,10 @@ int chunk_file_write(struct chunk_file *file, uint32_t slot, const void *entries
                      struct hill_why *why);
 uint64_t chunk_checksum(uint64_t stamp, const void *entries, uint64_t bytes);
 
+/* Of any file of the folder: "DOING prefix store DIR/NAME failed", with errno; bytes are written
+ * whole, or that is said. */
+int chunk_file_failed(const char *doing, const char *dir, const char *name, struct hill_why *why);
+int chunk_file_write_at(int fd, uint64_t at, const void *from, uint64_t bytes, const char *dir,
+                        const char *name, struct hill_why *why);
+
 #endif

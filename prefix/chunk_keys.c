@@ -94,23 +94,10 @@ uint64_t chunk_keys_run_at(const struct chunk_keys *k, uint32_t slot, uint32_t l
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static int failed(const char *doing, const char *dir, const char *name, struct hill_why *why)
-{
-    int err = errno;
-    return hill_fail(why, hill_from_errno(err), "%s prefix store %.300s/%s failed: %s", doing, dir,
-                     name, strerror(err));
-}
-
 static int write_at(const struct chunk_keys *k, uint64_t at, const void *from, uint64_t bytes,
                     struct hill_why *why)
 {
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t n = pwrite(k->fd, (const char *)from + done, bytes - done, (off_t)(at + done));
-        if (n < 0 && errno != EINTR)
-            return failed("writing", k->dir, KEYS_NAME, why);
-        done += n > 0 ? (uint64_t)n : 0;
-    }
-    return 0;
+    return chunk_file_write_at(k->fd, at, from, bytes, k->dir, KEYS_NAME, why);
 }
 
 static uint64_t header_checksum(const struct chunk_keys_header *h, const uint16_t *heads)
@@ -124,7 +111,7 @@ static int open_file(const char *dir, const char *name, int flags, int *fd, stru
     char path[4096 + 32];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     *fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-    return *fd < 0 ? failed("opening", dir, name, why) : 0;
+    return *fd < 0 ? chunk_file_failed("opening", dir, name, why) : 0;
 }
 
 static bool heads_in_range(const struct chunk_keys *k, const uint16_t *heads)
@@ -194,7 +181,7 @@ int chunk_keys_choose(struct chunk_keys *k, const uint16_t *heads, struct hill_w
         return hill_fail(why, HILL_E_NOMEM, "out of memory for prefix store %.300s", k->dir);
     memcpy(copy, heads, bytes);
     h.checksum = header_checksum(&h, copy);
-    int rc = ftruncate(k->fd, 0) ? failed("cutting", k->dir, KEYS_NAME, why) : 0;
+    int rc = ftruncate(k->fd, 0) ? chunk_file_failed("cutting", k->dir, KEYS_NAME, why) : 0;
     if (!rc)
         rc = write_at(k, sizeof h, copy, bytes, why);
     if (!rc)
@@ -211,7 +198,7 @@ void chunk_keys_cut(const struct chunk_keys *k, uint32_t n_slots)
     off_t end = (off_t)chunk_keys_sums_at(k, n_slots);
     if (fstat(k->fd, &info) == 0 && (info.st_size <= end || ftruncate(k->fd, end) == 0))
         return;
-    failed("cutting", k->dir, KEYS_NAME, &why);
+    chunk_file_failed("cutting", k->dir, KEYS_NAME, &why);
     log_warn("%s", why.text);
 }
 

@@ -2,11 +2,11 @@
  * order. Under the lock: all but a span that is being read. */
 #include "prefix/span_reader.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <unistd.h>
+
+#include "base/whole_io.h"
 
 #define READERS 4u
 
@@ -31,15 +31,8 @@ struct span_reader {
 
 static int read_span(const struct span *s)
 {
-    for (uint64_t done = 0; done < s->bytes;) {
-        ssize_t n = pread(s->fd, (char *)s->to + done, s->bytes - done, (off_t)(s->at + done));
-        if (n < 0 && errno != EINTR)
-            return hill_from_errno(errno);
-        if (n == 0)
-            return HILL_E_DAMAGED;
-        done += n > 0 ? (uint64_t)n : 0;
-    }
-    return 0;
+    int64_t n = whole_read(s->fd, s->to, s->bytes, s->at);
+    return n < 0 ? (int)n : (uint64_t)n < s->bytes ? HILL_E_DAMAGED : 0;
 }
 
 /* A job of which something is still to be begun. */

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/whole_io.h"
 #include "kv/geometry.h"
 #include "kv/score.h"
 #include "kv/select.h"
@@ -223,20 +224,12 @@ int session_compare(const struct session_header *saved, const struct session_ter
 static int read_all(const struct session_file *f, uint64_t offset, void *to, uint64_t bytes,
                     struct hill_why *why)
 {
-    uint64_t done = 0;
-    while (done < bytes) {
-        ssize_t n = pread(f->fd, (uint8_t *)to + done, bytes - done, (off_t)(offset + done));
-        if (n > 0) {
-            done += (uint64_t)n;
-        } else if (n == 0) {
-            return damaged(f->path, why, "it has become shorter while it was read");
-        } else if (errno != EINTR) {
-            int err = errno;
-            return hill_fail(why, hill_from_errno(err), "reading session %.300s failed: %s",
-                             f->path, strerror(err));
-        }
-    }
-    return 0;
+    int64_t n = whole_read(f->fd, to, bytes, offset);
+    if (n < 0)
+        return hill_fail(why, (int)n, "reading session %.300s failed: %s", f->path,
+                         strerror(errno));
+    return (uint64_t)n == bytes ? 0
+                                : damaged(f->path, why, "it has become shorter while it was read");
 }
 
 static int open_file(struct session_file *f, uint64_t *bytes, struct hill_why *why)

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "base/whole_io.h"
 
 #define BUFFERS     2u
 #define SUFFIX      ".saving"
@@ -92,15 +93,7 @@ static int open_part(struct session_writer *w, struct hill_why *why)
 static int write_all(struct session_writer *w, const void *from, uint64_t bytes, uint64_t offset,
                      struct hill_why *why)
 {
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t n =
-            pwrite(w->fd, (const uint8_t *)from + done, bytes - done, (off_t)(offset + done));
-        if (n > 0)
-            done += (uint64_t)n;
-        else if (n == 0 || errno != EINTR)
-            return failed(w, "writing", n == 0 ? ENOSPC : errno, why);
-    }
-    return 0;
+    return whole_write(w->fd, from, bytes, offset) ? failed(w, "writing", errno, why) : 0;
 }
 
 static int write_buffer(struct session_writer *w, const struct buffer *b, struct hill_why *why)

@@ -1,5 +1,5 @@
 /*
- * tests/base/test_base.c - base/error, base/process, base/clock and base/log.
+ * tests/base/test_base.c - base/error, base/process, base/clock, base/log and base/whole_io.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/whole_io.h"
 
 /* ---- error ------------------------------------------------------------------------------ */
 
@@ -258,6 +259,27 @@ static void levels_are_parsed(void **state)
     assert_int_equal(level, HILL_LOG_ERROR);
 }
 
+/* ---- whole reads and writes --------------------------------------------------------------- */
+
+static void a_read_ends_at_the_files_end_and_a_full_device_is_named(void **state)
+{
+    char bytes[16] = "0123456789";
+    FILE *file = tmpfile();
+    int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    (void)state;
+    assert_non_null(file);
+    assert_int_equal(whole_write(fileno(file), bytes, 10, 3), 0);
+    memset(bytes, 'x', sizeof bytes);
+    assert_int_equal(whole_read(fileno(file), bytes, sizeof bytes, 7), 6);
+    assert_memory_equal(bytes, "456789xx", 8);
+    assert_int_equal(whole_read(fileno(file), bytes, 4, 13), 0);
+    fclose(file);
+    assert_int_equal(whole_write(full, bytes, 1, 0), HILL_E_NOSPACE);
+    assert_int_equal(errno, ENOSPC);
+    assert_true(whole_read(full, bytes, 1, 0) < 0); /* it is open for writing */
+    close(full);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +296,7 @@ int main(void)
         cmocka_unit_test(log_lines_name_time_process_and_level),
         cmocka_unit_test(a_long_line_is_cut_and_ended),
         cmocka_unit_test(levels_are_parsed),
+        cmocka_unit_test(a_read_ends_at_the_files_end_and_a_full_device_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,10 +144,9 @@ static void print(uint32_t prompt, uint32_t predict, uint32_t rounds)
         else
             printf(" | | %.2f %% |\n", 100 * bench_median(&s->late));
     }
-    printf(
-        "\nBar for four equal drives: 3.4 times. Apart: in a step, what the drive that is done "
-        "first "
-        "lacks of the time of the last, for scoring and its FETCH commands, median over steps.\n");
+    printf("\nBar for four equal drives: 3.4 times. Apart: in a step, what the drive that is done "
+           "first lacks of the time of the last, for scoring and its FETCH commands, median over "
+           "steps.\n");
 }
 
 int main(int argc, char **argv)

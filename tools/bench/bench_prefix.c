@@ -111,11 +111,11 @@ static struct asked ask(uint32_t n, uint32_t tier, uint32_t question)
     const json_t *prefix = json_object_get(root, "prefix");
     uint32_t reused = (uint32_t)json_at(root, "prefix", "reused_tokens", NULL);
     struct asked a = {.ttft = json_at(root, "ttft_ms", NULL, NULL)};
-    bool from_drive = json_is_number(json_object_get(prefix, "from_drive_ms")), selected;
+    bool from_drive = json_is_number(json_object_get(prefix, "from_drive_ms")),
+         selected = json_is_number(json_object_get(prefix, "probe_ms"));
     a.load = json_number_value(json_object_get(prefix, "from_drive_ms"));
     a.probe = json_number_value(json_object_get(prefix, "probe_ms"));
     a.mib = json_number_value(json_object_get(prefix, "loaded_bytes")) / 1048576.0;
-    selected = json_is_number(json_object_get(prefix, "probe_ms"));
     json_decref(root);
     if (question ? reused + LEFT_OVER < n : reused > LEFT_OVER)
         bench_fail("question %u on %u tokens (%s) was answered over %u of them", question, n,

@@ -18,7 +18,7 @@
 
 #define CHUNK_MAX  4096u /* of the prefill: few, because the rows before decode between two */
 #define CHUNK_MIN  256u
-#define SLACK      320u /* steps of the other rows beyond that: the seconds until they are looked at */
+#define SLACK      320u /* steps of the other rows beyond that, until they are looked at */
 #define STEPS_ROOM 64u
 #define TURNS      40u /* of a real session that is restored while others decode, at most */
 #define SINKS      4u  /* as they are by default, like the next */

@@ -25,7 +25,7 @@ enum trace_rule {
     TRACE_LRU,
     TRACE_LFU,     /* of two of a number of uses the least recently used one goes */
     TRACE_UTILITY, /* age + uses * cost, age the rank of what went last (GreedyDual-Frequency) */
-    TRACE_OPTIMUM, /* Belady's: what is of use latest goes, or is not taken in; no rule has more hits */
+    TRACE_OPTIMUM, /* Belady's: what is of use latest goes, or is not taken in; the most hits */
     TRACE_RULES,
 };
 
