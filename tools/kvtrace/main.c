@@ -108,7 +108,7 @@ static int count_importance(struct trace_file *file, int64_t layer, const char *
     if (counts_print(&counts, stdout))
         rc = hill_fail(why, HILL_E_IO, "cannot write the counts");
     snprintf(title, sizeof title, "importance counts per token, %u queries: %.180s",
-             counts.n_queries, trace_file_path(file));
+             counts.n_queries, basename(trace_file_path(file)));
     if (rc == 0 && svg)
         rc = counts_draw(&counts, title, svg, why);
     counts_free(&counts);
