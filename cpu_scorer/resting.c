@@ -124,7 +124,7 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
         if (more > t->cold.drives[d].n_free)
             return HILL_E_BUSY;
     }
-    if (hkm_grow(&t->hkm, s->index, *blocks))
+    if (hkm_reserve(&t->hkm, s->index, *blocks))
         return HILL_E_BUSY;
     for (uint32_t layer = 0; layer < n_layers; layer++)
         for (uint32_t d = 0; d < t->cold.n_drives; d++)
