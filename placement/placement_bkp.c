@@ -214,7 +214,7 @@ static uint32_t queue_head(struct placement *p, uint32_t pinned, bool for_room)
         uint32_t head = own->queue[own->queue_next], rank = rank_of(p, head);
         if (head >= pinned || placement_is_forced(p, head) || !p->hot[head] ||
             rank > own->queue_ranks[own->queue_next])
-            continue; /* pinned, gone, selected since, or without its copy: no longer among them */
+            continue; /* pinned, gone, selected since, or without its copy: not of the lowest */
         if (for_room || (!is_resting(p, head) && rank < own->protected_from))
             return head;
     }
