@@ -168,10 +168,6 @@ static void read_limits(struct cldevice *d, cl_device_type type)
     d->shares_memory = d->is_cpu && unified;
     clGetDeviceInfo(d->device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof value, &value, NULL);
     d->global_bytes = value;
-    clGetDeviceInfo(d->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof value, &value, NULL);
-    d->alloc_max_bytes = value;
-    clGetDeviceInfo(d->device, CL_DEVICE_LOCAL_MEM_SIZE, sizeof value, &value, NULL);
-    d->local_bytes = value;
 }
 
 int cldevice_open(struct cldevice *out, const char *choice, struct hill_why *why)

@@ -31,7 +31,7 @@ struct cldevice {
     bool shares_memory; /* a CPU that works in the host's memory: a buffer over host memory is that
                          * memory, and both see what the other wrote once a launch is over */
     uint32_t compute_units;
-    uint64_t global_bytes, alloc_max_bytes, local_bytes;
+    uint64_t global_bytes;
 };
 
 /* PoCL reads its thread count from the environment at the first OpenCL call of a process: set it to

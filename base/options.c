@@ -33,10 +33,7 @@ struct options {
 };
 
 static const struct option_spec builtin_specs[] = {
-    {.name = "config",
-     .type = OPTION_PATH,
-     .value = "FILE",
-     .help = "read defaults from this INI file (name = value)"},
+    OPTION("config", PATH, "FILE", "read defaults from this INI file (name = value)"),
 };
 
 /* ---- strict numbers ---------------------------------------------------------------------- */

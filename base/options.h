@@ -49,6 +49,13 @@ struct option_spec {
     const char *help;
 };
 
+/* A row of a table: what every option has, then by name what this one has besides:
+ * OPTION("batch-size", INTEGER, "TOKENS", "tokens of a chunk", .min = 1, .fallback = "256"). */
+#define OPTION(long_name, kind, value_name, text, ...)                                             \
+    {                                                                                              \
+        .name = long_name, .type = OPTION_##kind, .value = value_name, .help = text, __VA_ARGS__   \
+    }
+
 struct option_table {
     const char *title; /* heading in --help */
     const struct option_spec *specs;

@@ -19,7 +19,8 @@ static double *rate_of(struct profile_rates *rates, unsigned i)
     return all[i];
 }
 
-bool profile_is_sound(const struct profile *profile)
+/* Are all rates numbers above 0, and the spreads none below it? */
+static bool is_sound(const struct profile *profile)
 {
     struct profile copy = *profile;
     for (unsigned i = 0; i < N_RATES; i++) {
@@ -104,7 +105,7 @@ static int read_entry(struct profile *out, json_t *from)
         read_count(&out->cold_tokens, from, "cold_tokens") ||
         read_count(&out->fetch_tokens, from, "fetch_tokens"))
         return HILL_E_DAMAGED;
-    return profile_is_sound(out) ? 0 : HILL_E_DAMAGED;
+    return is_sound(out) ? 0 : HILL_E_DAMAGED;
 }
 
 /* The whole file: *root is owned by the caller. HILL_E_WOULD_BLOCK: there is no file. */
@@ -184,7 +185,7 @@ int profile_cache_store(const char *path, const char *fingerprint, const struct 
     json_t *root = NULL;
     const char *name;
     json_t *entry;
-    if (!profile_is_sound(profile))
+    if (!is_sound(profile))
         return hill_fail(why, HILL_E_INVALID, "a profile with a rate out of range is not kept");
     if (load(&root, path, NULL)) /* none, or a damaged one that was reported when it was read */
         root = json_pack("{s:i, s:{}}", "version", CACHE_VERSION, "profiles");

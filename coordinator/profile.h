@@ -35,9 +35,6 @@ struct profile {
     uint32_t n_drives; /* 0: there is one */
 };
 
-/* Are all rates numbers above 0, and the spreads none below it? */
-bool profile_is_sound(const struct profile *profile);
-
 /* Everything that rates depend on, in one line; cpu: its name. */
 void profile_fingerprint(char out[PROFILE_FINGERPRINT_BYTES], const struct settings *settings,
                          const char *cpu);

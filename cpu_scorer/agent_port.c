@@ -40,14 +40,6 @@ struct shm_ring_end *agent_ring(const struct agent *a, uint32_t drive, enum layo
     return &a->core->io.rings[layout_ring_of(ring, drive)];
 }
 
-uint32_t agent_open(const struct agent *a)
-{
-    uint32_t sum = 0;
-    for (uint32_t d = 0; d < a->n_drives; d++)
-        sum += a->lines[d].commands_open;
-    return sum;
-}
-
 int agent_reserve(struct agent *a, uint32_t drive, uint32_t bytes, void **payload)
 {
     int rc = shm_ring_reserve(agent_ring(a, drive, RING_COMMAND), bytes, payload);

@@ -65,8 +65,6 @@ uint64_t agent_tag(struct agent *a);
 uint32_t agent_fetch_max(const struct agent *a, uint32_t drive);
 /* A drive's own ring: RING_COMMAND or RING_BACKGROUND. All drives' are of one size. */
 struct shm_ring_end *agent_ring(const struct agent *a, uint32_t drive, enum layout_ring ring);
-/* Commands without a completion, of all drives. */
-uint32_t agent_open(const struct agent *a);
 
 /* Whose slot it is, and what its drive calls it. */
 static inline uint32_t agent_drive(const struct agent *a, uint32_t slot)

@@ -215,20 +215,23 @@ static uint32_t find_run(const struct cold_map *map, uint32_t part, uint32_t n)
 int cold_map_reserve(struct cold_map *map, uint32_t list, uint32_t n)
 {
     struct cold_list *l = &map->lists[list];
-    if (n > drive_of(map, list)->n_free)
+    uint32_t order = l->n_stripes, *link = &l->first;
+    bool empty = order == 0;
+    if (order > n || n - order > drive_of(map, list)->n_free)
         return HILL_E_NOSPACE;
-    uint32_t *link = &l->first;
-    uint32_t order = 0;
-    for (uint32_t s = find_run(map, list, n); order < n; s++) {
+    drive_of(map, list)->n_free -= n - order;
+    while (*link != COLD_NONE)
+        link = &map->stripes[*link].next;
+    for (uint32_t s = empty ? find_run(map, list, n) : first_stripe(map, list); order < n; s++) {
         if (map->stripes[s].list != COLD_NONE)
             continue;
         map->stripes[s] = (struct cold_stripe){.list = list, .order = order++, .next = COLD_NONE};
         *link = s;
         link = &map->stripes[s].next;
     }
-    drive_of(map, list)->n_free -= n;
     l->n_stripes = n;
-    l->current = l->first;
+    if (empty)
+        l->current = l->first;
     return 0;
 }
 
@@ -337,29 +340,7 @@ int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n)
     }
     link_stripe(map, list, current, order, link);
     find_holes(map, list, current, l->used);
-    return cold_map_grow(map, list, n);
-}
-
-int cold_map_grow(struct cold_map *map, uint32_t list, uint32_t n)
-{
-    struct cold_list *l = &map->lists[list];
-    uint32_t order = l->n_stripes, *link = &l->first;
-    if (order == 0)
-        return cold_map_reserve(map, list, n);
-    if (order > n || n - order > drive_of(map, list)->n_free)
-        return HILL_E_NOSPACE;
-    drive_of(map, list)->n_free -= n - order;
-    while (*link != COLD_NONE)
-        link = &map->stripes[*link].next;
-    for (uint32_t s = first_stripe(map, list); order < n; s++) {
-        if (map->stripes[s].list != COLD_NONE)
-            continue;
-        map->stripes[s] = (struct cold_stripe){.list = list, .order = order++, .next = COLD_NONE};
-        *link = s;
-        link = &map->stripes[s].next;
-    }
-    l->n_stripes = n;
-    return 0;
+    return cold_map_reserve(map, list, n);
 }
 
 void cold_map_disown(struct cold_map *map, uint32_t list, uint32_t slot)

@@ -131,7 +131,7 @@ uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bo
 
 /* In what follows `list` is a part where no slot is named. */
 
-/* n stripes for an empty list. HILL_E_NOSPACE: nothing changed. */
+/* A list is to have n stripes, no fewer than now. HILL_E_NOSPACE: nothing changed. */
 int cold_map_reserve(struct cold_map *map, uint32_t list, uint32_t n);
 void cold_map_release(struct cold_map *map, uint32_t list);
 
@@ -143,8 +143,6 @@ void cold_map_release(struct cold_map *map, uint32_t list);
 int cold_map_hold(struct cold_map *map, uint32_t list, uint32_t slot, uint32_t position);
 int cold_map_recovered(struct cold_map *map, uint32_t list, uint32_t n);
 
-/* A list may have n stripes, which is no less than now. HILL_E_NOSPACE: nothing changed. */
-int cold_map_grow(struct cold_map *map, uint32_t list, uint32_t n);
 /* This slot, a copy, is nobody's any more. */
 void cold_map_disown(struct cold_map *map, uint32_t list, uint32_t slot);
 

@@ -172,8 +172,8 @@ static void go_over(struct drain *d, struct sequence *s, const uint32_t *stripes
     for (uint32_t layer = 0; layer < d->core->config.geometry.n_layers; layer++)
         for (uint32_t e = 0; e < t->cold.n_drives; e++)
             if (e != d->drive)
-                cold_map_grow(&t->cold, tiers_part(t, s->index, layer, e),
-                              stripes[e]); /* counted */
+                cold_map_reserve(&t->cold, tiers_part(t, s->index, layer, e),
+                                 stripes[e]); /* counted */
     moves_leave_drives(d->core, s);
     note_plan(d->core, s);
 }

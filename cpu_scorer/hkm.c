@@ -186,17 +186,6 @@ int hkm_adopt(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_conf
 
 int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer)
 {
-    uint64_t all = (uint64_t)blocks_per_layer * h->geometry.n_layers;
-    if (all > h->n_unreserved)
-        return HILL_E_NOSPACE;
-    h->n_unreserved -= (uint32_t)all;
-    for (uint32_t layer = 0; layer < h->geometry.n_layers; layer++)
-        h->lists[hkm_list_index(h, sequence, layer)].limit = blocks_per_layer;
-    return 0;
-}
-
-int hkm_grow(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer)
-{
     uint32_t has = h->lists[hkm_list_index(h, sequence, 0)].limit;
     uint64_t more = (uint64_t)(blocks_per_layer - has) * h->geometry.n_layers;
     if (blocks_per_layer < has || more > h->n_unreserved)

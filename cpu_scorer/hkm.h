@@ -165,13 +165,9 @@ struct hkm_check hkm_check_of(const struct hkm *h, uint32_t sequence, uint32_t l
                               uint32_t position, uint32_t sum);
 uint32_t hkm_sum(const struct hkm *h, const void *entry);
 
-/* Set aside blocks_per_layer blocks for every layer of a sequence that holds none.
- * HILL_E_NOSPACE when that many are not unreserved; then nothing changes. */
+/* A sequence may have blocks_per_layer blocks for every layer, no fewer than now. HILL_E_NOSPACE
+ * when that many are not unreserved; then nothing changes. */
 int hkm_reserve(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
-
-/* A sequence may have blocks_per_layer blocks for every layer, which is no less than now.
- * HILL_E_NOSPACE: nothing changed. */
-int hkm_grow(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
 /* The sequence is another request's from now on: its first n_tokens get that request's checks. */
 void hkm_rename(struct hkm *h, uint32_t sequence, uint32_t n_tokens, uint64_t identity);
 /* Up to `more` further blocks for every layer of a sequence that has a reservation; returns how

@@ -124,11 +124,11 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
         if (more > t->cold.drives[d].n_free)
             return HILL_E_BUSY;
     }
-    if (hkm_grow(&t->hkm, s->index, *blocks))
+    if (hkm_reserve(&t->hkm, s->index, *blocks))
         return HILL_E_BUSY;
     for (uint32_t layer = 0; layer < n_layers; layer++)
         for (uint32_t d = 0; d < t->cold.n_drives; d++)
-            if (cold_map_grow(&t->cold, tiers_part(t, s->index, layer, d), stripes[d]))
+            if (cold_map_reserve(&t->cold, tiers_part(t, s->index, layer, d), stripes[d]))
                 return HILL_E_BUSY; /* they were counted: cannot be; the sequence is closed */
     return 0;
 }

@@ -31,12 +31,8 @@
 #define DESCRIPTORS 4096
 
 static const struct option_spec own_specs[] = {
-    {.name = "ready-fd",
-     .type = OPTION_INTEGER,
-     .min = 3,
-     .max = 1023,
-     .value = "FD",
-     .help = "the address it listens on is written there, once it does"},
+    OPTION("ready-fd", INTEGER, "FD", "the address it listens on is written there, once it does",
+           .min = 3, .max = 1023),
 };
 
 static int open_signals(void)

@@ -390,7 +390,7 @@ static void greet(const struct chat *chat)
 
 static const struct option_spec chat_specs[] = {
     HILL_SYSTEM_SPEC,
-    {.name = "check", .type = OPTION_FLAG, .help = "check the options, ask nothing"},
+    OPTION("check", FLAG, NULL, "check the options, ask nothing"),
 };
 
 static int chat_with(const struct options *options, struct hill_why *why)

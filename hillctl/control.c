@@ -15,7 +15,7 @@
     3600000 /* a change waits for prompts under way, then for a pool to be formatted or emptied */
 
 static const struct option_spec status_specs[] = {
-    {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object"},
+    OPTION("json", FLAG, NULL, "print one JSON object"),
 };
 
 static json_t *worker_json(const Hill__WorkerStatus *w)

@@ -359,12 +359,9 @@ static void print_lines(const struct finding *findings, bool can_run)
 }
 
 static const struct option_spec doctor_specs[] = {
-    {.name = "state-dir",
-     .type = OPTION_PATH,
-     .value = "DIR",
-     .unset_help = "${XDG_STATE_HOME:-~/.local/state}/hillinfer",
-     .help = "state folder to look at"},
-    {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object"},
+    OPTION("state-dir", PATH, "DIR", "state folder to look at",
+           .unset_help = "${XDG_STATE_HOME:-~/.local/state}/hillinfer"),
+    OPTION("json", FLAG, NULL, "print one JSON object"),
 };
 
 static int examine(const struct options *options, struct hill_why *why)

@@ -221,27 +221,19 @@ static int finish(struct generation *g, int code, struct hill_why *why)
     return code;
 }
 
-#define SAVE_SPEC                                                                                  \
-    {                                                                                              \
-        .name = "save", .type = OPTION_PATH, .value = "FILE",                                      \
-        .help = "at the end save the session, for hillctl restore"                                 \
-    }
+#define SAVE_SPEC OPTION("save", PATH, "FILE", "at the end save the session, for hillctl restore")
 
 static const struct option_spec check_specs[] = {
     SAVE_SPEC,
-    {.name = "check",
-     .type = OPTION_FLAG,
-     .help = "check the options, the prompt file and the folder of --save; send nothing"},
+    OPTION("check", FLAG, NULL,
+           "check the options, the prompt file and the folder of --save; send nothing"),
 };
 
 static const struct option_spec after_specs[] = {
-    {.name = "after",
-     .type = OPTION_INTEGER,
-     .min = 1,
-     .max = 9007199254740991.0,
-     .value = "REQUEST",
-     .help = "go on after a finished request that is kept (request_id of its JSON): its prompt and "
-             "answer come before this prompt, and are not computed again"},
+    OPTION("after", INTEGER, "REQUEST",
+           "go on after a finished request that is kept (request_id of its JSON): its prompt and "
+           "answer come before this prompt, and are not computed again",
+           .min = 1, .max = 9007199254740991.0),
 };
 
 static int read_after(struct generation *g, const struct options *options, struct hill_why *why)
@@ -258,9 +250,8 @@ static int read_after(struct generation *g, const struct options *options, struc
 }
 
 static const struct option_spec chat_specs[] = {
-    {.name = "chat",
-     .type = OPTION_FLAG,
-     .help = "the prompt is what a person says; the model's chat template is put around it"},
+    OPTION("chat", FLAG, NULL,
+           "the prompt is what a person says; the model's chat template is put around it"),
     HILL_SYSTEM_SPEC,
 };
 
@@ -328,25 +319,16 @@ int command_generate(int argc, char **argv)
 /* ---- restore ------------------------------------------------------------------------------ */
 
 static const struct option_spec restore_specs[] = {
-    {.name = "predict",
-     .letter = "n",
-     .type = OPTION_INTEGER,
-     .min = -1,
-     .max = 1u << 24,
-     .fallback = "-1",
-     .value = "TOKENS",
-     .help = "tokens to generate; -1: until the context is full"},
-    {.name = "ignore-eos",
-     .type = OPTION_FLAG,
-     .help = "go on after a stop token, also when the session's request did not"},
-    {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object when done"},
-    {.name = "from-prompt",
-     .type = OPTION_FLAG,
-     .help = "answer the session's prompt again from the first token on; of one saved with -n 1"},
+    OPTION("predict", INTEGER, "TOKENS", "tokens to generate; -1: until the context is full",
+           .letter = "n", .min = -1, .max = 1u << 24, .fallback = "-1"),
+    OPTION("ignore-eos", FLAG, NULL,
+           "go on after a stop token, also when the session's request did not"),
+    OPTION("json", FLAG, NULL, "print one JSON object when done"),
+    OPTION("from-prompt", FLAG, NULL,
+           "answer the session's prompt again from the first token on; of one saved with -n 1"),
     SAVE_SPEC,
-    {.name = "check",
-     .type = OPTION_FLAG,
-     .help = "check the options, the session's header and the folder of --save; send nothing"},
+    OPTION("check", FLAG, NULL,
+           "check the options, the session's header and the folder of --save; send nothing"),
 };
 
 static int check_session(const char *path, struct hill_why *why)

@@ -8,7 +8,7 @@
 #include "hillctl/short_command.h"
 
 static const struct option_spec specs[] = {
-    {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object"},
+    OPTION("json", FLAG, NULL, "print one JSON object"),
 };
 
 static void print(const Hill__Profile *m)

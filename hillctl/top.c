@@ -31,14 +31,9 @@
 #define LINES_MAX 16  /* requests */
 
 static const struct option_spec top_specs[] = {
-    {.name = "iterations",
-     .letter = "n",
-     .type = OPTION_INTEGER,
-     .min = 0,
-     .max = 1000000000,
-     .fallback = "0",
-     .value = "N",
-     .help = "end after N snapshots; 0: on a terminal until q or Ctrl-C, else one"},
+    OPTION("iterations", INTEGER, "N",
+           "end after N snapshots; 0: on a terminal until q or Ctrl-C, else one", .letter = "n",
+           .max = 1000000000, .fallback = "0"),
 };
 
 struct top {

@@ -24,13 +24,7 @@
 #define ANSWER_MS 2000 /* a worker's control thread answers within milliseconds */
 
 static const struct option_spec trace_specs[] = {
-    {.name = "seconds",
-     .type = OPTION_REAL,
-     .min = 0.1,
-     .max = 3600,
-     .fallback = "5",
-     .value = "S",
-     .help = "how long to watch"},
+    OPTION("seconds", REAL, "S", "how long to watch", .min = 0.1, .max = 3600, .fallback = "5"),
 };
 
 struct watch {

@@ -90,12 +90,21 @@ typedef void kv_score_fn(const struct kv_geometry *g, const struct kv_query *que
                          const uint8_t *groups, uint32_t n, uint16_t *scores);
 
 kv_score_fn kv_score_reference;
+#if defined(__x86_64__)
 kv_score_fn kv_score_avx2;       /* only where kv_score_has_avx2() */
 kv_score_fn kv_score_avx512;     /* only where kv_score_has_avx512() */
 kv_score_fn kv_score_avx512vnni; /* only where kv_score_has_avx512vnni() */
 int kv_score_has_avx2(void);
 int kv_score_has_avx512(void);
 int kv_score_has_avx512vnni(void);
+#else
+#define kv_score_avx2             kv_score_reference
+#define kv_score_avx512           kv_score_reference
+#define kv_score_avx512vnni       kv_score_reference
+#define kv_score_has_avx2()       0
+#define kv_score_has_avx512()     0
+#define kv_score_has_avx512vnni() 0
+#endif
 
 /* By name: "auto" (best for this CPU), "reference", "avx2", "avx512", "avx512vnni"; NULL when
  * unknown or not on this CPU; no name is "auto". Processes pass the Configure record's choice. */

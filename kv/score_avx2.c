@@ -161,17 +161,4 @@ AVX2 void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *quer
         score_groups(&c, groups, n, scores, 4);
 }
 
-#else
-
-int kv_score_has_avx2(void)
-{
-    return 0;
-}
-
-void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *query, const uint8_t *groups,
-                   uint32_t n, uint16_t *scores)
-{
-    kv_score_reference(g, query, groups, n, scores);
-}
-
 #endif

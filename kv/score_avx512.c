@@ -47,17 +47,4 @@ TARGET void kv_score_avx512(const struct kv_geometry *g, const struct kv_query *
     score_lanes512(g, query, groups, n, scores);
 }
 
-#else
-
-int kv_score_has_avx512(void)
-{
-    return 0;
-}
-
-void kv_score_avx512(const struct kv_geometry *g, const struct kv_query *query,
-                     const uint8_t *groups, uint32_t n, uint16_t *scores)
-{
-    kv_score_reference(g, query, groups, n, scores);
-}
-
 #endif

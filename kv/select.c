@@ -92,14 +92,15 @@ static uint64_t alpha_tokens(double alpha, uint32_t n)
     return (uint64_t)ceil(product);
 }
 
-bool kv_selects_all(const struct kv_selection_settings *s, uint32_t n)
+/* Are all of n tokens selected whatever their scores, as policy full and exact_below say? */
+static bool selects_all(const struct kv_selection_settings *s, uint32_t n)
 {
     return s->policy == KV_POLICY_FULL || n < s->exact_below;
 }
 
 uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n)
 {
-    if (kv_selects_all(s, n))
+    if (selects_all(s, n))
         return n;
     uint64_t k = s->budget != 0 ? s->budget : alpha_tokens(s->alpha, n);
     uint64_t forced = (uint64_t)s->sinks + s->window;
@@ -120,7 +121,7 @@ bool kv_selection_is_known(const struct kv_selection_settings *s, const struct k
 {
     bool keeps_nothing = s->policy == KV_POLICY_FULL || s->policy == KV_POLICY_HILLINFER ||
                          s->policy == KV_POLICY_HOST_DIGEST;
-    return kv_window_tokens(w, layer, n) || (keeps_nothing && kv_selects_all(s, n));
+    return kv_window_tokens(w, layer, n) || (keeps_nothing && selects_all(s, n));
 }
 
 uint32_t kv_most_tokens(const struct kv_selection_settings *s, const struct kv_layer_windows *w,
@@ -179,7 +180,7 @@ int kv_selector_begin(struct kv_selector *selector, const struct kv_selection_se
     selector->n = n;
     selector->scored = 0;
     selector->k = kv_budget_tokens(s, n);
-    selector->full = kv_selects_all(s, n);
+    selector->full = selects_all(s, n);
     selector->forced_below = s->sinks < n ? s->sinks : n;
     selector->forced_from = s->window < n ? n - s->window : 0;
     memset(selector->present, 0, bitmap_words(n) * 8);

@@ -51,9 +51,6 @@ int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *w
  * exact. */
 uint32_t kv_budget_tokens(const struct kv_selection_settings *s, uint32_t n);
 
-/* Are all of n tokens selected whatever their scores, as policy full and exact_below say? */
-bool kv_selects_all(const struct kv_selection_settings *s, uint32_t n);
-
 /* Layers whose attention goes over a window, the newest tokens: nothing is selected there. */
 struct kv_layer_windows {
     uint32_t tokens;       /* with the query's own; 0: no layer has a window */

@@ -39,7 +39,7 @@ struct chat_format {
 };
 
 struct chat_known {
-    uint64_t hash;   /* chat_template_hash of a template's text */
+    uint64_t hash;   /* of a template's text (chat_template.c) */
     unsigned format; /* index */
 };
 

@@ -12,7 +12,8 @@
 
 /* ---- recognition ------------------------------------------------------------------------- */
 
-uint64_t chat_template_hash(const char *text, uint64_t bytes)
+/* XXH64 with seed 0 of a template's text as Jinja reads it; 0: out of memory. */
+static uint64_t hash_of(const char *text, uint64_t bytes)
 {
     char *copy = malloc(bytes + 1);
     uint64_t kept = 0;
@@ -32,7 +33,7 @@ uint64_t chat_template_hash(const char *text, uint64_t bytes)
 
 const struct chat_format *chat_format_find(const char *text, uint64_t bytes)
 {
-    uint64_t hash = chat_template_hash(text, bytes);
+    uint64_t hash = hash_of(text, bytes);
     unsigned low = 0, high = chat_known_count;
     while (low < high) {
         unsigned middle = low + (high - low) / 2;

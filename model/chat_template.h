@@ -49,9 +49,6 @@ struct chat_prompt {
     char *texts;
 };
 
-/* Hash of a template's text: XXH64 with seed 0 of the text as Jinja reads it; 0: out of memory. */
-uint64_t chat_template_hash(const char *text, uint64_t bytes);
-
 /* NULL: not known. */
 const struct chat_format *chat_format_find(const char *text, uint64_t bytes);
 const char *chat_format_name(const struct chat_format *format);

@@ -34,21 +34,15 @@ extern const unsigned hill_hint_count;
     }
 /* --sinks and --window, where a program has them in a table of its own. */
 #define HILL_SINKS_SPEC                                                                            \
-    {                                                                                              \
-        .name = "sinks", .type = OPTION_INTEGER, .min = 0, .max = 65536, .fallback = "4",          \
-        .value = "TOKENS", .help = "first tokens that are always attended to"                      \
-    }
+    OPTION("sinks", INTEGER, "TOKENS", "first tokens that are always attended to", .max = 65536,   \
+           .fallback = "4")
 #define HILL_WINDOW_SPEC                                                                           \
-    {                                                                                              \
-        .name = "window", .type = OPTION_INTEGER, .min = 1, .max = 65536, .fallback = "32",        \
-        .value = "TOKENS", .help = "newest tokens that are always attended to"                     \
-    }
+    OPTION("window", INTEGER, "TOKENS", "newest tokens that are always attended to", .min = 1,     \
+           .max = 65536, .fallback = "32")
 /* --system of a chat. */
 #define HILL_SYSTEM_SPEC                                                                           \
-    {                                                                                              \
-        .name = "system", .type = OPTION_STRING, .value = "TEXT",                                  \
-        .unset_help = "the template's own, if any", .help = "the system text of the chat"          \
-    }
+    OPTION("system", STRING, "TEXT", "the system text of the chat",                                \
+           .unset_help = "the template's own, if any")
 #define HILL_PATH_BYTES  4096
 #define HILL_RUN_DIR_MAX 91 /* bytes: with "/heartbeat.sock" it must fit sun_path */
 #define HILL_PREDICT_UNTIL_CONTEXT                                                                 \

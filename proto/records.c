@@ -48,6 +48,15 @@ static int check_status(const struct checked *c, int32_t status)
     return 0;
 }
 
+/* The first check that fails is the answer. */
+#define TRY(check)                                                                                 \
+    do {                                                                                           \
+        int rc = check;                                                                            \
+        if (rc)                                                                                    \
+            return rc;                                                                             \
+    } while (0)
+#define RANGE(field, low, high) TRY(check_range(c, #field, r->field, low, high))
+
 struct kv_selection_settings record_selection_settings(const struct record_seq_begin *r)
 {
     return (struct kv_selection_settings){.alpha = r->alpha,
@@ -64,165 +73,118 @@ static int check_seq_begin(const struct checked *c)
     const struct record_seq_begin *r = c->payload;
     struct kv_selection_settings settings = record_selection_settings(r);
     struct hill_why detail = {""};
-    int rc = check_size(c, sizeof(*r));
-    if (rc == 0)
-        rc = check_range(c, "max_tokens", r->max_tokens, 1, KV_MAX_TOKENS);
-    if (rc == 0)
-        rc = check_range(c, "prompt_tokens", r->prompt_tokens, 1, r->max_tokens);
-    if (rc == 0)
-        rc = check_range(c, "reads_hot", r->reads_hot, 0, 1);
-    if (rc == 0)
-        rc = check_range(c, "adopt_max", r->adopt_max, 0, r->identity ? r->max_tokens : 0);
-    if (rc == 0)
-        rc = check_range(c, "adopt_min", r->adopt_min, 0, r->adopt_max);
-    if (rc == 0)
-        rc = check_range(c, "after_tokens", r->after_tokens, r->after ? 1 : 0,
-                         r->after ? r->prompt_tokens - 1 : 0);
-    if (rc == 0)
-        rc = check_range(c, "past_tokens", r->past_tokens, 0, r->prompt_tokens);
-    if (rc == 0 && kv_selection_check(&settings, &detail) != 0)
-        rc = FAIL(c->why, "%s record: %s", c->name, detail.text);
-    return rc;
+    TRY(check_size(c, sizeof(*r)));
+    RANGE(max_tokens, 1, KV_MAX_TOKENS);
+    RANGE(prompt_tokens, 1, r->max_tokens);
+    RANGE(reads_hot, 0, 1);
+    RANGE(adopt_max, 0, r->identity ? r->max_tokens : 0);
+    RANGE(adopt_min, 0, r->adopt_max);
+    RANGE(after_tokens, r->after ? 1 : 0, r->after ? r->prompt_tokens - 1 : 0);
+    RANGE(past_tokens, 0, r->prompt_tokens);
+    return kv_selection_check(&settings, &detail)
+               ? FAIL(c->why, "%s record: %s", c->name, detail.text)
+               : 0;
 }
 
 static int check_append(const struct checked *c)
 {
     const struct record_append *r = c->payload;
-    int rc = check_range(c, "n_tokens", r->n_tokens, 1, KV_MAX_TOKENS);
-    if (rc == 0)
-        rc = check_range(c, "first", r->first, 0, KV_MAX_TOKENS - r->n_tokens);
-    return rc != 0
-               ? rc
-               : check_size(c, sizeof(*r) + (uint64_t)r->n_tokens * kv_entry_bytes(c->geometry));
+    RANGE(n_tokens, 1, KV_MAX_TOKENS);
+    RANGE(first, 0, KV_MAX_TOKENS - r->n_tokens);
+    return check_size(c, sizeof(*r) + (uint64_t)r->n_tokens * kv_entry_bytes(c->geometry));
 }
 
 static int check_step_end(const struct checked *c)
 {
     const struct record_step_end *r = c->payload;
-    int rc = check_range(c, "n_tokens", r->n_tokens, 1, KV_MAX_TOKENS);
-    return rc != 0 ? rc : check_size(c, sizeof(*r));
+    RANGE(n_tokens, 1, KV_MAX_TOKENS);
+    return check_size(c, sizeof(*r));
 }
 
 static int check_seq_end(const struct checked *c)
 {
     const struct record_seq_end *r = c->payload;
-    int rc = check_status(c, r->status);
-    if (rc == 0)
-        rc = check_range(c, "keep", r->keep, 0, 1);
-    return rc != 0 ? rc : check_size(c, sizeof(*r));
+    TRY(check_status(c, r->status));
+    RANGE(keep, 0, 1);
+    return check_size(c, sizeof(*r));
 }
 
 static int check_query(const struct checked *c)
 {
     const struct record_query *r = c->payload;
     const struct kv_geometry *g = c->geometry;
-    int rc = check_range(c, "kind", r->kind, QUERY_EXACT, QUERY_KINDS - 1);
+    RANGE(kind, QUERY_EXACT, QUERY_KINDS - 1);
     uint32_t heads = r->kind == QUERY_KNOWN ? 0 : g->n_heads;
-    if (rc == 0)
-        rc = check_range(c, "n_heads", r->n_heads, heads, heads);
-    if (rc == 0)
-        rc = check_range(c, "n_tokens", r->n_tokens, 0, KV_MAX_TOKENS);
-    return rc != 0 ? rc
-                   : check_size(c, sizeof(*r) + (uint64_t)r->n_heads * g->head_dim * sizeof(float));
-}
-
-static int check_reads_done(const struct checked *c)
-{
-    return check_size(c, sizeof(struct record_reads_done));
+    RANGE(n_heads, heads, heads);
+    RANGE(n_tokens, 0, KV_MAX_TOKENS);
+    return check_size(c, sizeof(*r) + (uint64_t)r->n_heads * g->head_dim * sizeof(float));
 }
 
 static int check_prompt(const struct checked *c)
 {
     const struct record_prompt *r = c->payload;
-    int rc = check_range(c, "total_bytes", r->total_bytes, 1, PROTO_MESSAGE_MAX);
-    if (rc == 0)
-        rc = check_range(c, "n_bytes", r->n_bytes, 1, r->total_bytes);
-    if (rc == 0)
-        rc = check_range(c, "first_byte", r->first_byte, 0, r->total_bytes - r->n_bytes);
-    return rc != 0 ? rc : check_size(c, sizeof(*r) + (uint64_t)r->n_bytes);
-}
-
-static int check_resume(const struct checked *c)
-{
-    return check_size(c, sizeof(struct record_resume));
+    RANGE(total_bytes, 1, PROTO_MESSAGE_MAX);
+    RANGE(n_bytes, 1, r->total_bytes);
+    RANGE(first_byte, 0, r->total_bytes - r->n_bytes);
+    return check_size(c, sizeof(*r) + (uint64_t)r->n_bytes);
 }
 
 static int check_read(const struct checked *c)
 {
     const struct record_read *r = c->payload;
-    int rc = check_range(c, "n_tokens", r->n_tokens, 1, KV_MAX_TOKENS);
-    if (rc == 0)
-        rc = check_range(c, "first", r->first, 0, KV_MAX_TOKENS - r->n_tokens);
-    if (rc == 0)
-        rc = check_range(c, "what", r->what, READ_ENTRIES, READ_MASS);
-    if (rc == 0)
-        rc = check_range(c, "ahead", r->ahead, 0, 1);
-    return rc != 0 ? rc : check_size(c, sizeof(*r));
+    RANGE(n_tokens, 1, KV_MAX_TOKENS);
+    RANGE(first, 0, KV_MAX_TOKENS - r->n_tokens);
+    RANGE(what, READ_ENTRIES, READ_MASS);
+    RANGE(ahead, 0, 1);
+    return check_size(c, sizeof(*r));
 }
 
 static int check_mass(const struct checked *c)
 {
     const struct record_mass *r = c->payload;
-    int rc = check_status(c, r->status);
-    if (rc == 0)
-        rc = check_range(c, "n_tokens", r->n_tokens, r->status ? 0 : 1,
-                         r->status ? 0 : KV_MAX_TOKENS);
-    if (rc == 0)
-        rc = check_range(c, "first", r->first, 0, KV_MAX_TOKENS - r->n_tokens);
-    return rc != 0 ? rc : check_size(c, sizeof(*r) + (uint64_t)r->n_tokens * sizeof(float));
+    TRY(check_status(c, r->status));
+    RANGE(n_tokens, r->status ? 0 : 1, r->status ? 0 : KV_MAX_TOKENS);
+    RANGE(first, 0, KV_MAX_TOKENS - r->n_tokens);
+    return check_size(c, sizeof(*r) + (uint64_t)r->n_tokens * sizeof(float));
 }
 
 static int check_entries(const struct checked *c)
 {
     const struct record_entries *r = c->payload;
-    int rc = check_status(c, r->status);
-    if (rc == 0)
-        rc = check_range(c, "n_entries", r->n_entries, 0, KV_MAX_TOKENS);
-    return rc != 0
-               ? rc
-               : check_size(c, sizeof(*r) + (uint64_t)r->n_entries * sizeof(struct staged_entry));
+    TRY(check_status(c, r->status));
+    RANGE(n_entries, 0, KV_MAX_TOKENS);
+    return check_size(c, sizeof(*r) + (uint64_t)r->n_entries * sizeof(struct staged_entry));
 }
 
 static int check_item(const struct checked *c, const struct selected_item *items, uint32_t i)
 {
-    int rc = check_range(c, "position", items[i].position,
-                         i == 0 ? 0 : (uint64_t)items[i - 1].position + 1, KV_MAX_TOKENS - 1);
-    if (rc == 0)
-        rc = check_range(c, "slot", items[i].gpu_slot, 0, 2 * (uint64_t)SELECTED_HOT - 1);
-    return rc;
+    TRY(check_range(c, "position", items[i].position,
+                    i == 0 ? 0 : (uint64_t)items[i - 1].position + 1, KV_MAX_TOKENS - 1));
+    TRY(check_range(c, "slot", items[i].gpu_slot, 0, 2 * (uint64_t)SELECTED_HOT - 1));
+    return 0;
 }
 
 static int check_selection(const struct checked *c)
 {
     const struct record_selection *r = c->payload;
     const struct selected_item *items = (const void *)(r + 1);
-    int rc = check_status(c, r->status);
-    if (rc == 0)
-        rc = check_range(c, "n_selected", r->n_selected, 0, KV_MAX_TOKENS);
-    if (rc == 0)
-        rc = check_range(c, "n_uploads", r->n_uploads, 0, r->n_selected);
-    if (rc == 0)
-        rc = check_size(c, sizeof(*r) + (uint64_t)r->n_selected * sizeof(struct selected_item) +
-                               (uint64_t)r->n_uploads * sizeof(struct selected_upload));
-    for (uint32_t i = 0; rc == 0 && i < r->n_selected; i++)
-        rc = check_item(c, items, i);
-    return rc;
+    TRY(check_status(c, r->status));
+    RANGE(n_selected, 0, KV_MAX_TOKENS);
+    RANGE(n_uploads, 0, r->n_selected);
+    TRY(check_size(c, sizeof(*r) + (uint64_t)r->n_selected * sizeof(struct selected_item) +
+                          (uint64_t)r->n_uploads * sizeof(struct selected_upload)));
+    for (uint32_t i = 0; i < r->n_selected; i++)
+        TRY(check_item(c, items, i));
+    return 0;
 }
 
 static int check_seq_ready(const struct checked *c)
 {
     const struct record_seq_ready *r = c->payload;
-    int rc = check_status(c, r->status);
-    if (rc == 0)
-        rc = check_range(c, "hot_entries", r->hot_entries, 0, SELECTED_HOT);
-    if (rc == 0)
-        rc = check_range(c, "kept_tokens", r->kept_tokens, 0, r->status ? 0 : KV_MAX_TOKENS);
-    return rc != 0 ? rc : check_size(c, sizeof(*r));
-}
-
-static int check_seq_stats(const struct checked *c)
-{
-    return check_size(c, sizeof(struct record_seq_stats));
+    TRY(check_status(c, r->status));
+    RANGE(hot_entries, 0, SELECTED_HOT);
+    RANGE(kept_tokens, 0, r->status ? 0 : KV_MAX_TOKENS);
+    return check_size(c, sizeof(*r));
 }
 
 static int check_agent_query(const struct checked *c)
@@ -230,71 +192,54 @@ static int check_agent_query(const struct checked *c)
     const struct record_agent_query *r = c->payload;
     const struct kv_geometry *g = c->geometry;
     const uint8_t *shifts = (const uint8_t *)(r + 1) + kv_key_dims(g);
-    int rc = check_range(c, "importance", r->importance, 0, KV_IMPORTANCE_COUNT - 1);
-    if (rc == 0)
-        rc = check_range(c, "block_tokens", r->block_tokens, 1, UINT16_MAX + 1);
-    if (rc == 0)
-        rc = check_range(c, "expected", r->expected, 0, KV_MAX_TOKENS);
-    if (rc == 0)
-        rc = check_size(c, sizeof(*r) + (uint64_t)kv_query_bytes(g));
-    for (uint32_t h = 0; rc == 0 && h < g->n_kv_heads; h++)
-        rc = check_range(c, "query shift", shifts[h], 0, KV_QUERY_SHIFT_MAX);
-    return rc;
+    RANGE(importance, 0, KV_IMPORTANCE_COUNT - 1);
+    RANGE(block_tokens, 1, UINT16_MAX + 1);
+    RANGE(expected, 0, KV_MAX_TOKENS);
+    TRY(check_size(c, sizeof(*r) + (uint64_t)kv_query_bytes(g)));
+    for (uint32_t h = 0; h < g->n_kv_heads; h++)
+        TRY(check_range(c, "query shift", shifts[h], 0, KV_QUERY_SHIFT_MAX));
+    return 0;
 }
 
+/* And of RELEASE, whose layout is the same. */
 static int check_commit(const struct checked *c)
 {
     const struct record_commit *r = c->payload;
-    int rc = check_range(c, "n_slots", r->n_slots, 1, LAYOUT_COMMIT_SLOTS_MAX);
-    return rc != 0 ? rc : check_size(c, sizeof(*r) + (uint64_t)r->n_slots * sizeof(uint32_t));
-}
-
-static int check_release(const struct checked *c)
-{
-    const struct record_release *r = c->payload;
-    int rc = check_range(c, "n_slots", r->n_slots, 1, LAYOUT_COMMIT_SLOTS_MAX);
-    return rc != 0 ? rc : check_size(c, sizeof(*r) + (uint64_t)r->n_slots * sizeof(uint32_t));
+    RANGE(n_slots, 1, LAYOUT_COMMIT_SLOTS_MAX);
+    return check_size(c, sizeof(*r) + (uint64_t)r->n_slots * sizeof(uint32_t));
 }
 
 static int check_fetch(const struct checked *c)
 {
     const struct record_fetch *r = c->payload;
     const struct fetch_item *items = (const void *)(r + 1);
-    int rc = check_range(c, "n_entries", r->n_entries, 1, LAYOUT_FETCH_ITEMS_MAX);
-    if (rc == 0)
-        rc = check_size(c, sizeof(*r) + (uint64_t)r->n_entries * sizeof(*items));
-    for (uint32_t i = 0; rc == 0 && i < r->n_entries; i++)
-        rc = check_range(c, "position", items[i].position, 0, KV_MAX_TOKENS - 1);
-    return rc;
+    RANGE(n_entries, 1, LAYOUT_FETCH_ITEMS_MAX);
+    TRY(check_size(c, sizeof(*r) + (uint64_t)r->n_entries * sizeof(*items)));
+    for (uint32_t i = 0; i < r->n_entries; i++)
+        TRY(check_range(c, "position", items[i].position, 0, KV_MAX_TOKENS - 1));
+    return 0;
 }
 
 static int check_read_keys(const struct checked *c)
 {
     const struct record_read_keys *r = c->payload;
     const struct key_range *ranges = (const void *)(r + 1);
-    int rc = check_range(c, "n_ranges", r->n_ranges, 1, LAYOUT_KEY_RANGES_MAX);
-    if (rc == 0)
-        rc = check_range(c, "window", r->window, 0, KV_KEY_WINDOWS - 1);
-    if (rc == 0)
-        rc = check_size(c, sizeof(*r) + (uint64_t)r->n_ranges * sizeof(*ranges));
-    for (uint32_t i = 0; rc == 0 && i < r->n_ranges; i++)
-        rc = check_range(c, "n_slots", ranges[i].n_slots, 1, RECORD_STRIPE_SLOTS_MAX);
-    return rc;
-}
-
-static int check_trim(const struct checked *c)
-{
-    return check_size(c, sizeof(struct record_trim));
+    RANGE(n_ranges, 1, LAYOUT_KEY_RANGES_MAX);
+    RANGE(window, 0, KV_KEY_WINDOWS - 1);
+    TRY(check_size(c, sizeof(*r) + (uint64_t)r->n_ranges * sizeof(*ranges)));
+    for (uint32_t i = 0; i < r->n_ranges; i++)
+        TRY(check_range(c, "n_slots", ranges[i].n_slots, 1, RECORD_STRIPE_SLOTS_MAX));
+    return 0;
 }
 
 /* Slots that a DEMOTE names: ascending from first_slot on. */
 static int check_slots(const struct checked *c, const struct record_demote *r, uint64_t at)
 {
     const uint32_t *slots = (const void *)((const uint8_t *)c->payload + at);
-    int rc = check_range(c, "slot", slots[0], r->first_slot, r->first_slot);
-    for (uint32_t i = 1; rc == 0 && i < r->n_slots; i++)
-        rc = check_range(c, "slot", slots[i], (uint64_t)slots[i - 1] + 1, UINT32_MAX);
-    return rc;
+    TRY(check_range(c, "slot", slots[0], r->first_slot, r->first_slot));
+    for (uint32_t i = 1; i < r->n_slots; i++)
+        TRY(check_range(c, "slot", slots[i], (uint64_t)slots[i - 1] + 1, UINT32_MAX));
+    return 0;
 }
 
 static int check_demote(const struct checked *c)
@@ -302,91 +247,80 @@ static int check_demote(const struct checked *c)
     const struct record_demote *r = c->payload;
     const uint32_t *positions = (const void *)(r + 1);
     struct demote_parts parts;
-    int rc = check_range(c, "n_slots", r->n_slots, 1, RECORD_STRIPE_SLOTS_MAX);
-    if (rc == 0)
-        rc = check_range(c, "first_slot", r->first_slot, 0, UINT32_MAX - r->n_slots);
+    RANGE(n_slots, 1, RECORD_STRIPE_SLOTS_MAX);
+    RANGE(first_slot, 0, UINT32_MAX - r->n_slots);
     record_demote_parts(&parts, c->geometry, r->first_slot, r->n_slots);
-    if (rc == 0)
-        rc = check_range(c, "scattered", r->scattered, 0, 1);
-    if (rc == 0)
-        rc = check_size(c, r->scattered ? parts.scattered_total : parts.total);
-    for (uint32_t i = 0; rc == 0 && i < r->n_slots; i++)
-        rc = check_range(c, "position", positions[i], 0, KV_MAX_TOKENS - 1);
-    return rc == 0 && r->scattered ? check_slots(c, r, parts.total) : rc;
+    RANGE(scattered, 0, 1);
+    TRY(check_size(c, r->scattered ? parts.scattered_total : parts.total));
+    for (uint32_t i = 0; i < r->n_slots; i++)
+        TRY(check_range(c, "position", positions[i], 0, KV_MAX_TOKENS - 1));
+    return r->scattered ? check_slots(c, r, parts.total) : 0;
 }
 
 static int check_adopt(const struct checked *c)
 {
     const struct record_adopt *r = c->payload;
     const struct adopt_item *items = (const void *)(r + 1);
-    int rc = check_range(c, "n_slots", r->n_slots, 0, RECORD_STRIPE_SLOTS_MAX);
-    if (rc == 0)
-        rc = check_size(c, sizeof(*r) + (uint64_t)r->n_slots * sizeof(*items));
-    for (uint32_t i = 0; rc == 0 && i < r->n_slots; i++) {
-        rc = check_range(c, "slot", items[i].slot, i ? (uint64_t)items[i - 1].slot + 1 : 0,
-                         INT32_MAX);
-        if (rc == 0)
-            rc = check_range(c, "position", items[i].position, 0, KV_MAX_TOKENS - 1);
+    RANGE(n_slots, 0, RECORD_STRIPE_SLOTS_MAX);
+    TRY(check_size(c, sizeof(*r) + (uint64_t)r->n_slots * sizeof(*items)));
+    for (uint32_t i = 0; i < r->n_slots; i++) {
+        TRY(check_range(c, "slot", items[i].slot, i ? (uint64_t)items[i - 1].slot + 1 : 0,
+                        INT32_MAX));
+        TRY(check_range(c, "position", items[i].position, 0, KV_MAX_TOKENS - 1));
     }
-    return rc;
+    return 0;
 }
 
 static int check_score_block(const struct checked *c)
 {
     const struct record_score_block *r = c->payload;
     const struct score_tuple *tuples = (const void *)(r + 1);
-    int rc = check_range(c, "version", r->version, SCORE_BLOCK_VERSION, SCORE_BLOCK_VERSION);
-    if (rc == 0)
-        rc = check_range(c, "planes", r->planes, 1, 1);
-    if (rc == 0)
-        rc = check_range(c, "first_slot", r->first_slot, 0, RECORD_STRIPE_SLOTS_MAX - 1);
-    if (rc == 0)
-        rc = check_range(c, "n", r->n, 0, RECORD_STRIPE_SLOTS_MAX - r->first_slot);
-    if (rc == 0)
-        rc = check_size(c, sizeof(*r) + (uint64_t)r->n * sizeof(*tuples));
-    for (uint32_t i = 0; rc == 0 && i < r->n; i++)
-        rc = check_range(c, "slot offset", tuples[i].slot_offset, 0,
-                         RECORD_STRIPE_SLOTS_MAX - 1 - r->first_slot);
-    return rc;
+    RANGE(version, SCORE_BLOCK_VERSION, SCORE_BLOCK_VERSION);
+    RANGE(planes, 1, 1);
+    RANGE(first_slot, 0, RECORD_STRIPE_SLOTS_MAX - 1);
+    RANGE(n, 0, RECORD_STRIPE_SLOTS_MAX - r->first_slot);
+    TRY(check_size(c, sizeof(*r) + (uint64_t)r->n * sizeof(*tuples)));
+    for (uint32_t i = 0; i < r->n; i++)
+        TRY(check_range(c, "slot offset", tuples[i].slot_offset, 0,
+                        RECORD_STRIPE_SLOTS_MAX - 1 - r->first_slot));
+    return 0;
 }
 
 static int check_completion(const struct checked *c)
 {
     const struct record_completion *r = c->payload;
-    int rc = check_status(c, r->status);
-    if (rc == 0)
-        rc = check_range(c, "command", r->command, RECORD_AGENT_QUERY, RECORD_ADOPT);
-    if (rc == 0)
-        rc = check_range(c, "count", r->count, 0, KV_MAX_TOKENS);
-    return rc != 0 ? rc : check_size(c, sizeof(*r));
+    TRY(check_status(c, r->status));
+    RANGE(command, RECORD_AGENT_QUERY, RECORD_ADOPT);
+    RANGE(count, 0, KV_MAX_TOKENS);
+    return check_size(c, sizeof(*r));
 }
 
 static const struct {
     uint32_t type, fixed_bytes;
     const char *name;
-    int (*check)(const struct checked *c);
+    int (*check)(const struct checked *c); /* NULL: there is nothing but its size */
 } kinds[] = {
     {RECORD_SEQ_BEGIN, sizeof(struct record_seq_begin), "SEQ_BEGIN", check_seq_begin},
     {RECORD_APPEND, sizeof(struct record_append), "APPEND", check_append},
     {RECORD_STEP_END, sizeof(struct record_step_end), "STEP_END", check_step_end},
     {RECORD_SEQ_END, sizeof(struct record_seq_end), "SEQ_END", check_seq_end},
     {RECORD_QUERY, sizeof(struct record_query), "QUERY", check_query},
-    {RECORD_READS_DONE, sizeof(struct record_reads_done), "READS_DONE", check_reads_done},
+    {RECORD_READS_DONE, sizeof(struct record_reads_done), "READS_DONE", NULL},
     {RECORD_PROMPT, sizeof(struct record_prompt), "PROMPT", check_prompt},
-    {RECORD_RESUME, sizeof(struct record_resume), "RESUME", check_resume},
+    {RECORD_RESUME, sizeof(struct record_resume), "RESUME", NULL},
     {RECORD_READ, sizeof(struct record_read), "READ", check_read},
     {RECORD_MASS, sizeof(struct record_mass), "MASS", check_mass},
     {RECORD_ENTRIES, sizeof(struct record_entries), "ENTRIES", check_entries},
     {RECORD_SELECTION, sizeof(struct record_selection), "SELECTION", check_selection},
     {RECORD_SEQ_READY, sizeof(struct record_seq_ready), "SEQ_READY", check_seq_ready},
-    {RECORD_SEQ_STATS, sizeof(struct record_seq_stats), "SEQ_STATS", check_seq_stats},
+    {RECORD_SEQ_STATS, sizeof(struct record_seq_stats), "SEQ_STATS", NULL},
     {RECORD_AGENT_QUERY, sizeof(struct record_agent_query), "AGENT_QUERY", check_agent_query},
     {RECORD_COMMIT, sizeof(struct record_commit), "COMMIT", check_commit},
     {RECORD_FETCH, sizeof(struct record_fetch), "FETCH", check_fetch},
     {RECORD_READ_KEYS, sizeof(struct record_read_keys), "READ_KEYS", check_read_keys},
-    {RECORD_TRIM, sizeof(struct record_trim), "TRIM", check_trim},
+    {RECORD_TRIM, sizeof(struct record_trim), "TRIM", NULL},
     {RECORD_DEMOTE, sizeof(struct record_demote), "DEMOTE", check_demote},
-    {RECORD_RELEASE, sizeof(struct record_release), "RELEASE", check_release},
+    {RECORD_RELEASE, sizeof(struct record_release), "RELEASE", check_commit},
     {RECORD_ADOPT, sizeof(struct record_adopt), "ADOPT", check_adopt},
     {RECORD_SCORE_BLOCK, sizeof(struct record_score_block), "SCORE_BLOCK", check_score_block},
     {RECORD_COMPLETION, sizeof(struct record_completion), "COMPLETION", check_completion},
@@ -432,5 +366,7 @@ int record_check(uint32_t type, const void *payload, uint32_t payload_bytes,
                               : check_range(&c, "sequence", header->sequence, 0, n_sequences - 1);
     if (rc == 0)
         rc = check_range(&c, "layer", header->layer, 0, g->n_layers - 1);
-    return rc != 0 ? rc : kinds[kind].check(&c);
+    if (rc == 0)
+        rc = kinds[kind].check ? kinds[kind].check(&c) : check_size(&c, kinds[kind].fixed_bytes);
+    return rc;
 }

@@ -538,6 +538,9 @@ static int check_trace_answer(const Hill__TraceAnswer *m, struct hill_why *why)
 static int check_short(const Hill__Message *message, struct hill_why *why)
 {
     switch (message->body_case) {
+    case HILL__MESSAGE__BODY_MODEL_INFO:
+        CHECK("model_info", "ctx_tokens", message->model_info->ctx_tokens > 0);
+        return 0;
     case HILL__MESSAGE__BODY_READY:
         CHECK("ready", "device", text_ok(message->ready->device));
         return 0;
@@ -613,46 +616,30 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     }
 }
 
+#define BODY(BODY_NAME, name)                                                                      \
+    case HILL__MESSAGE__BODY_##BODY_NAME:                                                          \
+        return check_##name(message->name, why)
+
 int proto_validate(const Hill__Message *message, struct hill_why *why)
 {
     switch (message->body_case) {
-    case HILL__MESSAGE__BODY_HELLO:
-        return check_hello(message->hello, why);
-    case HILL__MESSAGE__BODY_CONFIGURE:
-        return check_configure(message->configure, why);
-    case HILL__MESSAGE__BODY_HEARTBEAT:
-        return check_heartbeat(message->heartbeat, why);
-    case HILL__MESSAGE__BODY_PREFILL:
-        return check_prefill(message->prefill, why);
-    case HILL__MESSAGE__BODY_DONE:
-        return check_done(message->done, why);
-    case HILL__MESSAGE__BODY_SEQUENCE_STATS:
-        return check_sequence_stats(message->sequence_stats, why);
-    case HILL__MESSAGE__BODY_MODEL_INFO:
-        CHECK("model_info", "ctx_tokens", message->model_info->ctx_tokens > 0);
-        return 0;
-    case HILL__MESSAGE__BODY_GENERATE:
-        return check_generate(message->generate, why);
-    case HILL__MESSAGE__BODY_FOLLOW:
-        return check_follow(message->follow, why);
-    case HILL__MESSAGE__BODY_REQUEST_ORDER:
-        return check_request_order(message->request_order, why);
-    case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
-        return check_prefill_progress(message->prefill_progress, why);
-    case HILL__MESSAGE__BODY_SUMMARY:
-        return check_summary(message->summary, why);
-    case HILL__MESSAGE__BODY_STATUS_REPLY:
-        return check_status_reply(message->status_reply, why);
-    case HILL__MESSAGE__BODY_PROFILE_RESULT:
-        return check_profile_result(message->profile_result, why);
-    case HILL__MESSAGE__BODY_TRACE_ANSWER:
-        return check_trace_answer(message->trace_answer, why);
-    case HILL__MESSAGE__BODY_SAVE:
-        return check_save(message->save, why);
-    case HILL__MESSAGE__BODY_SAVED:
-        return check_saved(message->saved, why);
-    case HILL__MESSAGE__BODY_RESTORE_SESSION:
-        return check_restore_session(message->restore_session, why);
+        BODY(HELLO, hello);
+        BODY(CONFIGURE, configure);
+        BODY(HEARTBEAT, heartbeat);
+        BODY(PREFILL, prefill);
+        BODY(DONE, done);
+        BODY(SEQUENCE_STATS, sequence_stats);
+        BODY(GENERATE, generate);
+        BODY(FOLLOW, follow);
+        BODY(REQUEST_ORDER, request_order);
+        BODY(PREFILL_PROGRESS, prefill_progress);
+        BODY(SUMMARY, summary);
+        BODY(STATUS_REPLY, status_reply);
+        BODY(PROFILE_RESULT, profile_result);
+        BODY(TRACE_ANSWER, trace_answer);
+        BODY(SAVE, save);
+        BODY(SAVED, saved);
+        BODY(RESTORE_SESSION, restore_session);
     default:
         return check_short(message, why);
     }

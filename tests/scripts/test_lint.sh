@@ -114,6 +114,8 @@ new_tree; printf '// %0100d\n' 0 >low/kernel.cl; git add -A
 complains "low/kernel.cl: over 100 columns: line 1" columns
 new_tree; printf '/*%099d */\nint x = %0100d;\n' 0 0 >>low/low.c; git add -A
 complains "low/low.c:6: a comment over 100 columns" columns
+new_tree; mkdir -p scripts/lint; printf '#!/bin/sh\n# %0100d\n' 0 >scripts/lint/x; git add -A
+complains "scripts/lint/x: over 100 columns: line 2" columns
 
 # names: in two folders; README.md, main.c and tests have the same ones.
 new_tree; cp low/low.h high/low.h

@@ -146,7 +146,7 @@ void comparison_measure_all(struct comparison *list, uint32_t n, const char *fil
 
 /* ---- the table ---- */
 
-double comparison_median(const struct method *m, enum measure what)
+static double median_of(const struct method *m, enum measure what)
 {
     return bench_median(&m->measured[what]);
 }
@@ -161,17 +161,16 @@ struct bench_samples comparison_ratio(const struct method *a, const struct metho
 static void print_drive(const struct method *m)
 {
     bool modelled = m->point.drive == POINT_MODELLED, alone = modelled && m->point.rows == 1;
-    if (m->point.rows == 1 && comparison_median(m, M_WRITTEN) > 0)
-        printf(" %.2f |", comparison_median(m, M_WRITTEN));
+    if (m->point.rows == 1 && median_of(m, M_WRITTEN) > 0)
+        printf(" %.2f |", median_of(m, M_WRITTEN));
     else
         printf(" |");
     if (alone)
-        printf(" %.1f, %.1f, %.1f, %.1f | %.1f %% |\n", comparison_median(m, M_BUSY_FLASH),
-               comparison_median(m, M_BUSY_DRAM), comparison_median(m, M_BUSY_SCORE),
-               comparison_median(m, M_BUSY_LINK), 100 * comparison_median(m, M_LATE));
+        printf(" %.1f, %.1f, %.1f, %.1f | %.1f %% |\n", median_of(m, M_BUSY_FLASH),
+               median_of(m, M_BUSY_DRAM), median_of(m, M_BUSY_SCORE), median_of(m, M_BUSY_LINK),
+               100 * median_of(m, M_LATE));
     else if (modelled)
-        printf(" %.1f, , , %.1f | |\n", comparison_median(m, M_BUSY_FLASH),
-               comparison_median(m, M_BUSY_LINK));
+        printf(" %.1f, , , %.1f | |\n", median_of(m, M_BUSY_FLASH), median_of(m, M_BUSY_LINK));
     else
         printf(" | |\n");
 }
@@ -188,10 +187,9 @@ static void print_method(const struct comparison *c, uint32_t i)
         printf(" | |");
     }
     printf(" %.0f %% | %.2f | %.0f %% | %.2f | %.1f | %.1f | %.1f |",
-           100 * comparison_median(m, M_IDLE) / comparison_median(m, M_STEP),
-           comparison_median(m, M_HOT), 100 * comparison_median(m, M_COLD_HITS),
-           comparison_median(m, M_HOST), comparison_median(m, M_FLASH) * MB,
-           comparison_median(m, M_LINK) * MB, comparison_median(m, M_UPLOAD) * MB);
+           100 * median_of(m, M_IDLE) / median_of(m, M_STEP), median_of(m, M_HOT),
+           100 * median_of(m, M_COLD_HITS), median_of(m, M_HOST), median_of(m, M_FLASH) * MB,
+           median_of(m, M_LINK) * MB, median_of(m, M_UPLOAD) * MB);
     print_drive(m);
 }
 

@@ -65,8 +65,7 @@ struct method *comparison_add(struct comparison *c, const char *name, const stru
 void comparison_measure_all(struct comparison *list, uint32_t n, const char *file,
                             const struct bench_options *o);
 
-/* Median of a measure; of a ratio the samples, a's time over b's round by round. */
-double comparison_median(const struct method *m, enum measure what);
+/* a's time over b's, round by round. */
 struct bench_samples comparison_ratio(const struct method *a, const struct method *b);
 
 /* The device model of a method with another size of DRAM. */

@@ -376,7 +376,6 @@ void point_read(json_t *a, const struct point *p, struct point_result *r)
     *r = (struct point_result){
         .step_ms = json_at(a, "stages", "token_median_ms", NULL),
         .idle_ms = json_at(a, "stages", "idle_median_ms", NULL),
-        .mean_ms = json_at(a, "predicted_ms", NULL, NULL) / steps,
         .bounds_ms = json_at(a, "stages", "bounds_ms", NULL) / steps,
         .score_hot_ms = json_at(a, "stages", "score_hot_ms", NULL) / steps,
         .score_cpu_ms = json_at(a, "stages", "score_cpu_ms", NULL) / steps,

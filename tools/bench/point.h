@@ -57,7 +57,6 @@ struct point {
  * all of them: the other busy times and late_step_ms stay 0, and `written` is not theirs alone. */
 struct point_result {
     double step_ms, idle_ms; /* idle: waiting for selections */
-    double mean_ms;          /* of a step, the first and its cold buffers included */
     double bounds_ms, score_hot_ms, merge_ms, fetch_ms;
     double score_cpu_ms;                                             /* of all scoring threads */
     double link_key, link_score, link_kv, flash_read, gpu_upload;    /* bytes */
@@ -88,9 +87,6 @@ double point_hot_mb(const struct point *p, double share, double alpha, bool gues
  * by what M_0 holds. */
 double point_predicted_beta(const struct point *p, double *bounded);
 
-/* The last measurement of a point with the same options; false: there is none. */
-bool point_load(const struct point *p, struct point_result *result);
-void point_measure(const struct point *p, struct point_result *result);
 /* Measured now, with progress, or, when it is not asked for or $RESUME is set, loaded; false: it is
  * not asked for and there is none. */
 bool point_get(const struct point *p, struct point_result *result);

@@ -33,7 +33,8 @@ static void point_file(const struct point *p, char out[256])
              p->label, p->tokens, p->rows, drive_names[p->drive]);
 }
 
-bool point_load(const struct point *p, struct point_result *result)
+/* The last measurement of a point with the same options; false: there is none. */
+static bool load(const struct point *p, struct point_result *result)
 {
     char path[256], settings[1024];
     json_error_t error;
@@ -81,7 +82,7 @@ static json_t *measure_answer(const struct point *p)
     return b;
 }
 
-void point_measure(const struct point *p, struct point_result *result)
+static void measure(const struct point *p, struct point_result *result)
 {
     char path[256], settings[1024];
     const char *commit = getenv("BENCH_COMMIT");
@@ -136,14 +137,14 @@ bool point_get(const struct point *p, struct point_result *result)
     const char *resume = getenv("RESUME");
     bool asked = point_asked(p->policy, p->tokens, p->rows);
     got++;
-    if ((!asked || (resume && *resume)) && point_load(p, result)) {
+    if ((!asked || (resume && *resume)) && load(p, result)) {
         count_commit(result->commit);
         return true;
     }
     if (!asked)
         return false;
     fprintf(stderr, "point %u of %u: %s ...", got, expected, point_name(p, name));
-    point_measure(p, result);
+    measure(p, result);
     fprintf(stderr, " %.2f ms/token, %.1f s\n", result->step_ms, (clock_now_ns() - start) / 1e9);
     count_commit(result->commit);
     return true;

@@ -12,7 +12,9 @@
 
 #define WINDOW_NAME "window"
 
-int matrix_split(struct matrix_words *out, const char *what, const char *text, const char *all,
+/* Words with commas between them; `all` (a list with '|' between its words) stands for the word
+ * "all". */
+static int split(struct matrix_words *out, const char *what, const char *text, const char *all,
                  struct hill_why *why)
 {
     bool everything = all && text && strcmp(text, "all") == 0;
@@ -63,17 +65,17 @@ static int read_lists(struct lists *l, const struct matrix_order *o, struct hill
     char policies[256], importances[256];
     all_policies(policies, sizeof policies);
     all_importances(importances, sizeof importances);
-    int code = matrix_split(&l->policies, "--policy", o->policies, policies, why);
+    int code = split(&l->policies, "--policy", o->policies, policies, why);
     if (code == 0)
-        code = matrix_split(&l->alphas, "--alpha", o->alphas, NULL, why);
+        code = split(&l->alphas, "--alpha", o->alphas, NULL, why);
     if (code == 0)
-        code = matrix_split(&l->budgets, "--budget", o->budgets, NULL, why);
+        code = split(&l->budgets, "--budget", o->budgets, NULL, why);
     if (code == 0)
-        code = matrix_split(&l->importances, "--importance", o->importances, importances, why);
+        code = split(&l->importances, "--importance", o->importances, importances, why);
     if (code == 0)
-        code = matrix_split(&l->score_bits, "--score-bits", o->score_bits, NULL, why);
+        code = split(&l->score_bits, "--score-bits", o->score_bits, NULL, why);
     if (code == 0)
-        code = matrix_split(&l->speculate, "--speculate", o->speculate, NULL, why);
+        code = split(&l->speculate, "--speculate", o->speculate, NULL, why);
     return code;
 }
 

@@ -63,11 +63,6 @@ struct matrix_order {
 int matrix_build(struct matrix *matrix, const struct matrix_order *order, struct hill_why *why);
 void matrix_free(struct matrix *matrix);
 
-/* Words with commas between them; `all` (a list with '|' between its words) stands for the word
- * "all". */
-int matrix_split(struct matrix_words *out, const char *what, const char *text, const char *all,
-                 struct hill_why *why);
-
 const char *setting_importance(const struct setting *setting);
 
 /* What a request of n_tokens (prompt and what follows) asks for. */

@@ -26,7 +26,7 @@
 #include "tools/fsck/check.h"
 
 static const struct option_spec specs[] = {
-    {.name = "json", .type = OPTION_FLAG, .help = "print one JSON object"},
+    OPTION("json", FLAG, NULL, "print one JSON object"),
 };
 
 static const struct option_table table = {

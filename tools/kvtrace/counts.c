@@ -140,20 +140,22 @@ static void draw_text(FILE *f, double x, double y, const char *anchor, const cha
     fputs("</text>\n", f);
 }
 
-static void draw_bar(FILE *f, const struct counts *c, uint32_t from, uint32_t to, double highest)
+/* The counts of classes 0 to `most` as one area, a step for each `group` of tokens. */
+static void draw_area(FILE *f, const struct counts *c, unsigned most, uint32_t group,
+                      double highest)
 {
-    double x = LEFT + PLOT_WIDTH * from / c->n_tokens, base = TOP + PLOT_HEIGHT;
-    double width = PLOT_WIDTH * (to - from) / c->n_tokens;
-    for (unsigned k = 0; k < 3; k++) {
+    double base = TOP + PLOT_HEIGHT;
+    fprintf(f, "<path fill=\"%s\" d=\"M%.0f %.0f", classes[most].colour, LEFT, base);
+    for (uint32_t from = 0, to; from < c->n_tokens; from = to) {
         double sum = 0;
+        to = group < c->n_tokens - from ? from + group : c->n_tokens;
         for (uint32_t i = from; i < to; i++)
-            sum += c->of[i][k];
-        double height = PLOT_HEIGHT * sum / (to - from) / highest;
-        base -= height;
-        if (height > 0)
-            fprintf(f, "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" fill=\"%s\"/>\n",
-                    x, base, width, height, classes[k].colour);
+            for (unsigned k = 0; k <= most; k++)
+                sum += c->of[i][k];
+        fprintf(f, "V%.2fH%.2f", base - PLOT_HEIGHT * sum / (to - from) / highest,
+                LEFT + PLOT_WIDTH * to / c->n_tokens);
     }
+    fprintf(f, "V%.0fZ\"/>\n", base);
 }
 
 static void draw(FILE *f, const struct counts *c, const char *title)
@@ -170,8 +172,8 @@ static void draw(FILE *f, const struct counts *c, const char *title)
             "fill=\"white\"/>\n",
             LEFT + PLOT_WIDTH + 20, TOP + PLOT_HEIGHT + 60);
     draw_text(f, LEFT, 20, "start", title);
-    for (uint32_t from = 0; from < c->n_tokens; from += group)
-        draw_bar(f, c, from, from + group < c->n_tokens ? from + group : c->n_tokens, highest);
+    for (unsigned k = 3; k-- > 0;) /* each covers what lies below it of the one before */
+        draw_area(f, c, k, group, highest);
     draw_text(f, LEFT - 6, TOP + PLOT_HEIGHT, "end", "0");
     snprintf(text, sizeof text, "%u", highest);
     draw_text(f, LEFT - 6, TOP + 10, "end", text);

@@ -116,20 +116,16 @@ static void add_to_hash(XXH64_state_t *hash, uint32_t type, const void *payload,
 
 static int cancel(struct replay *r, struct play *play)
 {
-    Hill__Message *message = malloc(sizeof *message);
-    Hill__Cancel *body = malloc(sizeof *body);
-    if (!message || !body) {
-        free(message);
-        free(body);
+    Hill__Cancel body = HILL__CANCEL__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    body.request_id = play->script->request_id;
+    message.body_case = HILL__MESSAGE__BODY_CANCEL;
+    message.cancel = &body;
+    Hill__Message *copy = proto_copy(&message);
+    if (!copy)
         return r->status = hill_fail(r->why, HILL_E_NOMEM, "out of memory");
-    }
-    hill__message__init(message);
-    hill__cancel__init(body);
-    body->request_id = play->script->request_id;
-    message->body_case = HILL__MESSAGE__BODY_CANCEL;
-    message->cancel = body;
     play->beyond = true;
-    return worker_link_give(r->link, message);
+    return worker_link_give(r->link, copy);
 }
 
 /* It goes on where the recording has nothing. */
