@@ -166,16 +166,19 @@ static void test_bkp_selects_the_same_while_it_moves(void **unused)
         struct rig_options o = {
             .csd = true, .beta = betas[i], .placement = SCORER_BKP, .pin = 0.05};
         struct scorer_stats s = whole_request(&o, &usual);
-        print_message("beta %g: %llu promoted, %llu demoted, %llu bounced; %llu hot, %llu cold\n",
-                      betas[i], (unsigned long long)s.promoted, (unsigned long long)s.demoted,
-                      (unsigned long long)s.bounced, (unsigned long long)s.hot.tokens,
-                      (unsigned long long)s.cold.tokens);
+        print_message(
+            "beta %g: %llu promoted, %llu demoted (%llu free), %llu bounced; %llu hot, %llu cold\n",
+            betas[i], (unsigned long long)s.promoted, (unsigned long long)s.demoted,
+            (unsigned long long)s.demoted_free, (unsigned long long)s.bounced,
+            (unsigned long long)s.hot.tokens, (unsigned long long)s.cold.tokens);
         assert_int_equal(s.selection_hash, hash_of_hot_only());
         assert_true(s.promoted > 0 && s.demoted > 0);
         /* the prompt's hot tokens and each that was appended went down or are hot still */
         assert_int_equal(s.demoted, s.promoted + hot_of_prompt(betas[i]) +
                                         (uint64_t)STEPS * RIG_LAYERS - s.hot.tokens);
-        assert_true(s.demoted_free > 0 && s.demoted_free < s.demoted);
+        /* where little is cold few copies are kept, and what is written takes their slots: there
+         * may be none for what goes down again */
+        assert_true(s.demoted_free < s.demoted && (betas[i] > 1 || s.demoted_free > 0));
         assert_true(s.ever_cold >= s.cold.tokens && s.ever_cold <= s.cold.tokens + s.promoted);
         double ratio = (double)s.hot.tokens / (double)s.cold.tokens;
         assert_true(ratio > betas[i] * 0.9 && ratio < betas[i] * 1.15 + 0.1);
@@ -194,7 +197,9 @@ static void test_slots_of_what_moved_up_are_used_again(void **unused)
     struct scorer_stats s = gpu_end(q);
     assert_int_equal(s.selection_hash, hash_of_hot_only());
     uint32_t reused = atomic_load_explicit(&r->agent->reused, memory_order_relaxed); /* a count */
-    print_message("%u of %llu demotions\n", reused, (unsigned long long)s.demoted);
+    print_message("%u of %llu demotions; %llu copies were given away for them\n", reused,
+                  (unsigned long long)s.demoted,
+                  (unsigned long long)(s.given_stream + s.given_room));
     assert_true(reused > 0 && reused < s.demoted);
     assert_int_equal(s.reused, reused);
     assert_true(s.given_stream + s.given_room > 0 && s.given_stream + s.given_room <= reused);
