@@ -212,6 +212,27 @@ struct rig *rig_start(const struct rig_options *o)
     return r;
 }
 
+/* Agents ring the pipeline alone, and it alone rings them: who has not been rung meanwhile has had
+ * nothing to do. */
+static bool is_settled(const struct rig *r)
+{
+    const struct shm_doorbell *bell = &r->bells[PARTY_SCORER];
+    uint32_t seen = shm_doorbell_read(bell);
+    bool asleep = shm_doorbell_asleep(bell);
+    for (uint32_t d = 0; r->csd && d < r->n_drives; d++)
+        asleep &= atomic_load(&r->agents[d]->at_rest) && shm_doorbell_asleep(r->agents[d]->bell);
+    return asleep && shm_doorbell_asleep(bell) && shm_doorbell_read(bell) == seen;
+}
+
+void rig_settle(struct rig *r)
+{
+    int64_t deadline = clock_deadline_ms(60000);
+    while (!is_settled(r)) {
+        assert_true(clock_now_ns() < deadline);
+        usleep(100);
+    }
+}
+
 const struct scorer_profile *rig_profile(struct rig *r)
 {
     int64_t deadline = clock_deadline_ms(60000);

@@ -30,8 +30,8 @@ struct rig_options {
     uint32_t drive_stripes[RIG_DRIVES]; /* of several, each; 0: plenty */
     double speeds[RIG_DRIVES];          /* of several; all 0: equal */
     uint32_t staging;                   /* slots; 0: RIG_STAGING */
-    int64_t agent_deadline_ms;
-    bool reads_hot; /* the GPU worker reads hot entries where they lie */
+    int64_t agent_deadline_ms;          /* 0: a minute; RIG_SOON: its silence is what is tested */
+    bool reads_hot;                     /* the GPU worker reads hot entries where they lie */
     bool speculates;
     uint32_t policy;                 /* the pipeline's */
     const char *mass;                /* path that evaluates keys; NULL: auto */
@@ -76,6 +76,10 @@ struct scorer_config rig_config(const struct rig_options *o);
 
 /* Start the pipeline and the agent in their threads; rig_stop ends and audits them. */
 struct rig *rig_start(const struct rig_options *o);
+
+/* Wait until the pipeline and its agents have done all that they have been given, and sleep. What a
+ * silent or slow agent keeps to itself stays undone. */
+void rig_settle(struct rig *r);
 
 /* Ask for a profile and wait for it. */
 const struct scorer_profile *rig_profile(struct rig *r);
@@ -169,6 +173,10 @@ int gpu_query(struct rig_request *q, uint32_t layer, uint32_t n, bool append_fir
 /* One decode step: every layer asks for the tokens before this one, and appends it. The first
  * failure. */
 int gpu_decode(struct rig_request *q);
+
+/* So many steps. After each fourth and the last one all moves that were ordered are over, however
+ * slow the agent's thread is, so that what has moved can be counted. */
+void gpu_decode_settled(struct rig_request *q, uint32_t steps);
 
 /* A decode step whose queries are guessed from layer 1 on: the next layer's guess goes out before
  * this layer's attention reads, and that reads on while the guess is worked at. */

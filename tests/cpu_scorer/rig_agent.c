@@ -341,8 +341,10 @@ void *rig_agent_main(void *arg)
         if ((!rig_random(&a->random, 6) || !moved) &&
             !atomic_load_explicit(&a->slow, memory_order_relaxed))
             agent_send_late(a);
+        atomic_store(&a->at_rest, !moved);
         if (!moved)
             shm_doorbell_wait(a->bell, seen, clock_deadline_ms(5), 0);
+        atomic_store(&a->at_rest, false);
     }
     return NULL;
 }

@@ -44,6 +44,7 @@ enum {
     RIG_STRIPE = 256,
     RIG_STRIPES = 30,
     RIG_EPOCH = 7,
+    RIG_SOON = 2000, /* ms; no thread of a loaded machine waits for a processor as long */
     RIG_GPU_SLOTS = RIG_CTX,
     RIG_STAGING = RIG_SEQUENCES_MAX * (RIG_CTX + 64) /* a selection and moves of each */
 };
@@ -83,6 +84,7 @@ struct rig_agent {
     uint64_t random;
     _Atomic uint32_t reused; /* slots of copies that were written anew */
     _Atomic uint32_t reads;  /* READ_KEYS that were answered */
+    _Atomic bool at_rest;    /* it has nothing to do and sleeps, or is about to */
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;

@@ -234,6 +234,15 @@ int gpu_decode(struct rig_request *q)
     return 0;
 }
 
+void gpu_decode_settled(struct rig_request *q, uint32_t steps)
+{
+    for (uint32_t i = 1; i <= steps; i++) {
+        assert_int_equal(gpu_decode(q), 0);
+        if (i % 4 == 0 || i == steps)
+            rig_settle(q->rig);
+    }
+}
+
 int gpu_decode_guessed(struct rig_request *q, enum query_kind kind)
 {
     struct rig_question asked[RIG_LAYERS], exact;

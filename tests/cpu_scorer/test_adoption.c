@@ -187,7 +187,8 @@ static void place_prompt(struct sequence *s)
     place_up_to(s, PROMPT);
 }
 
-static void begin(struct sequence *s)
+/* A request begins; nothing of its prompt is placed yet. */
+static void set_aside(struct sequence *s)
 {
     struct tiers *t = &core.tiers;
     kept_end(tiers_kept(t, s->index));
@@ -211,8 +212,13 @@ static void begin(struct sequence *s)
     kept_begin(tiers_kept(t, s->index), identity, &plan);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         s->layers[layer].appended = 0;
+}
+
+static void begin(struct sequence *s)
+{
+    set_aside(s);
     place_prompt(s);
-    kept_note(tiers_kept(t, s->index), 0, PROMPT, s->hash);
+    kept_note(tiers_kept(&core.tiers, s->index), 0, PROMPT, s->hash);
 }
 
 /* One step, or a request's end and the next one's beginning. The hash is of the steps' numbers. */
@@ -328,9 +334,9 @@ static enum left what_is_left(uint32_t sequence)
         return NOTHING;
     if (kept_newest(k, 1, CTX))
         return A_STEP;
-    bool any = false; /* the words are shared memory */
-    for (uint32_t layer = 0; layer < LAYERS; layer++)
-        any |= hkm_placed(&core.tiers.hkm, sequence, layer, PROMPT) > 0;
+    /* behind a gap nothing is of use, and what comes first is the first layer's first token (the
+     * words are shared memory) */
+    bool any = hkm_placed(&core.tiers.hkm, sequence, 0, 1) > 0;
     return any ? OF_A_PROMPT : NOTHING;
 }
 
@@ -432,6 +438,25 @@ static void test_a_kill_at_any_moment_loses_nothing(void **unused)
     for (int i = 0; i < KILLS; i++)
         one_life();
     assert_true(n_prompts > 0);
+    tear_down_world();
+}
+
+/* The first token was on its way to the drive while those behind it, and another layer's, were
+ * placed: all of them are behind the gap. */
+static void test_a_prompt_without_its_first_token_is_nothing(void **unused)
+{
+    (void)unused;
+    set_up_world();
+    set_aside(&core.sequences[0]);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        for (uint32_t p = layer == 0; p < PROMPT; p++)
+            append(&core.sequences[0], layer, p);
+    assert_int_equal(what_is_left(0), NOTHING);
+    close_core();
+    open_core(true);
+    assert_int_equal(core.sequences[0].state, SEQUENCE_FREE);
+    assert_int_equal(core.tiers.hkm.n_unreserved, BLOCKS);
+    assert_int_equal(hkm_audit(&core.tiers.hkm, NULL), 0);
     tear_down_world();
 }
 
@@ -653,6 +678,7 @@ int main(void)
     const char *seed = getenv("HILL_TEST_SEED");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_kill_at_any_moment_loses_nothing),
+        cmocka_unit_test(test_a_prompt_without_its_first_token_is_nothing),
         cmocka_unit_test(test_a_bit_that_has_changed_is_found),
         cmocka_unit_test(test_a_drive_that_comes_is_used_and_one_that_goes_is_not_missed),
         cmocka_unit_test(test_one_that_cannot_be_taken_up_leaves_no_placement),

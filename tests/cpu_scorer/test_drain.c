@@ -42,7 +42,7 @@ static void decode(struct rig_request *const *q, uint32_t n_requests, uint32_t s
         decode_step(q, n_requests);
 }
 
-/* A rig with requests that decode. */
+/* A rig with requests that decode; all that has moved by now has arrived. */
 static struct rig *start(const struct rig_options *o, struct rig_request *q[RIG_SEQUENCES])
 {
     struct rig *r = rig_start(o);
@@ -51,6 +51,7 @@ static struct rig *start(const struct rig_options *o, struct rig_request *q[RIG_
         gpu_prefill(q[i]);
     }
     decode(q, RIG_SEQUENCES, BEFORE);
+    rig_settle(r);
     return r;
 }
 
@@ -220,7 +221,7 @@ static void test_what_a_lost_agent_keeps_nobody_lacks(void **unused)
     const struct kv_selection_settings few = {
         .alpha = 0.01, .sinks = 4, .window = 0, .policy = KV_POLICY_HILLINFER};
     const struct kv_layer_windows none = {.tokens = 0};
-    struct rig_options o = {.csd = true, .beta = 0.25, .agent_deadline_ms = 1500};
+    struct rig_options o = {.csd = true, .beta = 0.25, .agent_deadline_ms = RIG_SOON};
     o.staging = kv_most_tokens(&hot, &none, ALL) + kv_most_tokens(&few, &none, MAX);
     struct rig *r = rig_start(&o);
     struct rig_request *a = gpu_begin(r, 0, ALL - 1, ALL, &hot, 0);

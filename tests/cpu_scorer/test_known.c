@@ -80,6 +80,8 @@ static uint32_t run_request(const struct rig_options *options,
         bool now = decode_known(q);
         assert_true(!now || ahead == i); /* once declined, never again */
         ahead += now;
+        if (i % 8 == 7)
+            rig_settle(r); /* what is to go down goes, however slow the agent's thread is */
     }
     *hash = XXH64_digest(q->hash);
     struct scorer_stats s = gpu_end(q);

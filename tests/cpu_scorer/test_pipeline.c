@@ -1,5 +1,6 @@
 /* tests/cpu_scorer/test_pipeline.c - the whole pipeline between a fake GPU worker and a fake agent;
  * see pipeline_rig.h. */
+#include "cpu_scorer/hot_share.h"
 #include "tests/cpu_scorer/pipeline_rig.h"
 #include "tests/rounds.h"
 
@@ -34,8 +35,7 @@ static struct scorer_stats whole_request(const struct rig_options *options,
     struct rig *r = rig_start(options);
     struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, how, 0);
     gpu_prefill(q);
-    for (int i = 0; i < STEPS; i++)
-        assert_int_equal(gpu_decode(q), 0);
+    gpu_decode_settled(q, STEPS);
     uint64_t hash = XXH64_digest(q->hash), uploads = q->uploads, in_place = q->in_place;
     uint32_t answered[RIG_CTX];
     memcpy(answered, q->chosen, sizeof answered);
@@ -150,6 +150,13 @@ static void test_every_importance_selects_the_same_at_every_place(void **unused)
     assert_int_equal(hashes[KV_IMPORTANCE_SUM], hash_of_hot_only());
 }
 
+static uint64_t hot_of_prompt(double beta)
+{
+    struct hot_share share = {
+        .beta = beta, .sinks = usual.sinks, .window = usual.window, .limit = MAX};
+    return (uint64_t)RIG_LAYERS * hot_share_target(&share, PROMPT);
+}
+
 /* The selection is the same while entries move both ways, at every ratio. */
 static void test_bkp_selects_the_same_while_it_moves(void **unused)
 {
@@ -159,13 +166,19 @@ static void test_bkp_selects_the_same_while_it_moves(void **unused)
         struct rig_options o = {
             .csd = true, .beta = betas[i], .placement = SCORER_BKP, .pin = 0.05};
         struct scorer_stats s = whole_request(&o, &usual);
-        print_message("beta %g: %llu promoted, %llu demoted, %llu bounced; %llu hot, %llu cold\n",
-                      betas[i], (unsigned long long)s.promoted, (unsigned long long)s.demoted,
-                      (unsigned long long)s.bounced, (unsigned long long)s.hot.tokens,
-                      (unsigned long long)s.cold.tokens);
+        print_message(
+            "beta %g: %llu promoted, %llu demoted (%llu free), %llu bounced; %llu hot, %llu cold\n",
+            betas[i], (unsigned long long)s.promoted, (unsigned long long)s.demoted,
+            (unsigned long long)s.demoted_free, (unsigned long long)s.bounced,
+            (unsigned long long)s.hot.tokens, (unsigned long long)s.cold.tokens);
         assert_int_equal(s.selection_hash, hash_of_hot_only());
-        assert_true(s.promoted > 0 && s.demoted > s.promoted);
-        assert_true(s.demoted_free > 0 && s.demoted_free < s.demoted);
+        assert_true(s.promoted > 0 && s.demoted > 0);
+        /* the prompt's hot tokens and each that was appended went down or are hot still */
+        assert_int_equal(s.demoted, s.promoted + hot_of_prompt(betas[i]) +
+                                        (uint64_t)STEPS * RIG_LAYERS - s.hot.tokens);
+        /* where little is cold few copies are kept, and what is written takes their slots: there
+         * may be none for what goes down again */
+        assert_true(s.demoted_free < s.demoted && (betas[i] > 1 || s.demoted_free > 0));
         assert_true(s.ever_cold >= s.cold.tokens && s.ever_cold <= s.cold.tokens + s.promoted);
         double ratio = (double)s.hot.tokens / (double)s.cold.tokens;
         assert_true(ratio > betas[i] * 0.9 && ratio < betas[i] * 1.15 + 0.1);
@@ -180,12 +193,13 @@ static void test_slots_of_what_moved_up_are_used_again(void **unused)
     struct rig *r = rig_start(&o);
     struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
     gpu_prefill(q);
-    for (uint32_t i = 0; i < STEPS; i++)
-        assert_int_equal(gpu_decode(q), 0);
+    gpu_decode_settled(q, STEPS);
     struct scorer_stats s = gpu_end(q);
     assert_int_equal(s.selection_hash, hash_of_hot_only());
     uint32_t reused = atomic_load_explicit(&r->agent->reused, memory_order_relaxed); /* a count */
-    print_message("%u of %llu demotions\n", reused, (unsigned long long)s.demoted);
+    print_message("%u of %llu demotions; %llu copies were given away for them\n", reused,
+                  (unsigned long long)s.demoted,
+                  (unsigned long long)(s.given_stream + s.given_room));
     assert_true(reused > 0 && reused < s.demoted);
     assert_int_equal(s.reused, reused);
     assert_true(s.given_stream + s.given_room > 0 && s.given_stream + s.given_room <= reused);
@@ -642,17 +656,21 @@ static uint32_t at_others(void *context, enum shm_ring_moment moment, uint32_t t
     return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
 }
 
-/* Wait until the scorer sleeps; how many turns have begun. */
-static uint32_t turns_taken(struct turns *t)
+struct counts {
+    uint32_t begun, looked, decided;
+};
+
+/* When the scorer sleeps. It wakes by itself each second: the three are those of one moment. */
+static struct counts count_turns(struct rig *r, struct turns *t)
 {
-    struct timespec pause = {.tv_nsec = 50000000};
-    uint32_t before, now = atomic_load(&t->begun);
+    struct counts c;
     do {
-        before = now;
-        nanosleep(&pause, NULL);
-        now = atomic_load(&t->begun);
-    } while (now != before);
-    return now;
+        rig_settle(r);
+        c = (struct counts){atomic_load(&t->begun), atomic_load(&t->looked),
+                            atomic_load(&t->decided)};
+        rig_settle(r);
+    } while (atomic_load(&t->begun) != c.begun);
+    return c;
 }
 
 /* A query whose tokens are all there waits for the drive: the append ring is left alone, and moves
@@ -676,16 +694,15 @@ static void test_every_turn_of_a_query_that_waits_is_counted(void **unused)
     be_slow(r, true);
     gpu_prefill(a);
     gpu_ask(a, 0, a->n, false, &asked);
-    uint32_t begun = turns_taken(&turns), looked = atomic_load(&turns.looked),
-             decided = atomic_load(&turns.decided);
-    assert_true(decided > 0);
+    struct counts before = count_turns(r, &turns), after = before;
+    assert_true(before.decided > 0);
     for (int i = 0; i < 5; i++) {
         shm_doorbell_ring(&r->bells[PARTY_SCORER]);
-        turns_taken(&turns);
+        after = count_turns(r, &turns);
     }
-    assert_true(atomic_load(&turns.begun) >= begun + 5);
-    assert_int_equal(atomic_load(&turns.decided) - decided, atomic_load(&turns.begun) - begun);
-    assert_int_equal(atomic_load(&turns.looked), looked);
+    assert_true(after.begun >= before.begun + 5);
+    assert_int_equal(after.decided - before.decided, after.begun - before.begun);
+    assert_int_equal(after.looked, before.looked);
     assert_true(nothing_was_said(r));
     be_slow(r, false);
     assert_int_equal(gpu_answer(a, 0, a->n, &asked), 0);

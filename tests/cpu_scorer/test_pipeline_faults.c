@@ -89,7 +89,7 @@ static void test_keys_and_values_that_are_no_numbers_fail_the_request(void **unu
 static void test_a_silent_agent_is_a_timeout(void **unused)
 {
     (void)unused;
-    struct rig_request *q = decoding(1500);
+    struct rig_request *q = decoding(RIG_SOON);
     struct rig *r = q->rig;
     r->agent->silent = true;
     assert_int_equal(gpu_decode(q), HILL_E_TIMEOUT);

@@ -17,8 +17,7 @@ static struct scorer_stats whole_request(struct rig_options o, uint32_t policy)
     struct rig *r = rig_start(&o);
     struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
     gpu_prefill(q);
-    for (int i = 0; i < STEPS; i++)
-        assert_int_equal(gpu_decode(q), 0);
+    gpu_decode_settled(q, STEPS);
     uint64_t hash = XXH64_digest(q->hash);
     struct scorer_stats stats = gpu_end(q);
     assert_int_equal(stats.selection_hash, hash);
@@ -133,6 +132,7 @@ static void drives_read_at_once(uint32_t policy)
         before[d] = reads(r, d);
     struct rig_question asked;
     atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
+    rig_settle(r); /* it takes no record any more */
     gpu_ask(q, 0, q->n, true, &asked);
     int64_t deadline = clock_deadline_ms(60000);
     while (reads(r, 1) == before[1] || reads(r, 2) == before[2]) {
@@ -370,7 +370,7 @@ static void test_a_silent_agent_fails_the_request(void **unused)
 {
     (void)unused;
     struct rig_options o = {
-        .csd = true, .beta = 0.25, .policy = KV_POLICY_H2O, .agent_deadline_ms = 300};
+        .csd = true, .beta = 0.25, .policy = KV_POLICY_H2O, .agent_deadline_ms = RIG_SOON};
     struct kv_selection_settings how = settings_of(KV_POLICY_H2O);
     struct rig *r = rig_start(&o);
     struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
@@ -388,7 +388,7 @@ static void test_a_lost_agent_does_not_hold_up_what_is_hot(void **unused)
 {
     (void)unused;
     struct rig_options o = {
-        .csd = true, .beta = 0.25, .policy = KV_POLICY_H2O, .agent_deadline_ms = 300};
+        .csd = true, .beta = 0.25, .policy = KV_POLICY_H2O, .agent_deadline_ms = RIG_SOON};
     struct kv_selection_settings how = settings_of(KV_POLICY_H2O), all_hot = how;
     all_hot.window = 200;
     struct rig *r = rig_start(&o);

@@ -217,7 +217,7 @@ static void test_one_row_fails_and_the_others_go_on(void **unused)
 /* An agent that answers nothing: every row in flight is answered, and those behind them. */
 static void test_a_silent_agent_fails_all_rows(void **unused)
 {
-    struct rig_options o = {.csd = true, .beta = 0.25, .rows = 3, .agent_deadline_ms = 300};
+    struct rig_options o = {.csd = true, .beta = 0.25, .rows = 3, .agent_deadline_ms = RIG_SOON};
     struct rig_request *q[ROWS];
     int status[ROWS];
     (void)unused;

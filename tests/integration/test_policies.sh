@@ -54,7 +54,7 @@ run "$work/full" --policy full --csd none
 prompt=$(field "$work/full" .prompt_tokens)
 for policy in h2o oracle prefetch leoam; do
     first=""
-    for placement in "--csd none" "--beta 4 --placement recency" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency --simd reference" "--csd none --simd reference"; do
+    for placement in "--csd none" "--beta 4 --placement recency" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency --simd reference"; do
         # shellcheck disable=SC2086  # words on purpose
         run "$work/out" --policy $policy --alpha 0.1 $placement
         hashes=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')

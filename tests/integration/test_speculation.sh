@@ -21,7 +21,7 @@ hashes_of() {
     hashes=""
     for placement in "${placements[@]}"; do
         for copy in "" 1; do
-            [ "$copy" = "" ] || [ "$placement" = "${placements[0]}" ] || [ "$placement" = "${placements[2]}" ] || continue
+            [ "$copy" = "" ] || [ "$placement" = "--csd none" ] || [ "$placement" = "--beta 0.25 --placement bkp" ] || continue
             # shellcheck disable=SC2086  # words on purpose
             HILL_TEST_COPY_HOT=$copy run_json "$work/out" "$@" --temp 0 --ignore-eos --speculate "$mode" --exact-layers 1 $placement ||
                 fail "$name $mode $placement: $(cat "$work/out.err")"
@@ -59,6 +59,7 @@ modes() {
 }
 
 modes random -m "$work/random.gguf" -c 2048 --alpha 0.1 -f "$work/prompt2" -n 24
+placements=("${placements[0]}" "${placements[2]}") # real weights: where nothing moves, and where most does
 if [ -r "$models/stories260K.gguf" ]; then
     modes stories -m "$models/stories260K.gguf" -c 512 --alpha 0.1 --sinks 2 --window 8 -f "$work/story" -n 40
 else

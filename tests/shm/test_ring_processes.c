@@ -231,7 +231,7 @@ static void a_child_reads_millions_of_bytes(void **state)
  * shm_ring_wait would end a lost wake-up's sleep within 100 ms, hence a bound well below that, and
  * the median, because a busy machine may delay some. */
 #define WAKE_ROUNDS 15
-#define WAKE_MS     20
+#define WAKE_MS     50
 #define ASLEEP_US   30000
 
 static int compare_times(const void *a, const void *b)
