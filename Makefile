@@ -61,7 +61,7 @@ endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tests/chaos/sum tests/opencl/run tools/bench/run \
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/fuzz/sum tests/chaos/run tests/chaos/sum tests/opencl/run tools/bench/run \
                 $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
                 $(wildcard tests/*/*.sh)
 
@@ -243,8 +243,8 @@ remote-drive: all ## a drive on a second host, with delay, loss, outages and str
 soak: all ## mixed requests for MINUTES=60: memory, descriptors, files and step time stay flat (SEED, OUT=file)
 	@tests/long/soak.sh $(if $(OUT),-o $(OUT))
 
-fuzz: deps ## run the fuzzers, FUZZ_SECONDS=30 each (FUZZ=name: that one alone)
-	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),30)' tests/fuzz/run $(FUZZ)
+fuzz: deps ## run the fuzzers, FUZZ_SECONDS=30 each (FUZZ=name: that one alone; FUZZ_MINUTES: over and over; OUT=file)
+	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),30)' FUZZ_MINUTES='$(or $(FUZZ_MINUTES),0)' tests/fuzz/run $(if $(OUT),-o $(OUT)) $(FUZZ)
 
 screenshots: all ## make the pictures of page and terminal in docs/ (needs chromium and SmolLM2: get-models)
 	@scripts/screenshots
