@@ -228,7 +228,7 @@ check-opencl: deps ## run kernels under oclgrind and Intel's OpenCL runtimes (RU
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
 
-chaos: all ## kill and stop processes at random (ROUNDS=40 or TIME=seconds each, SEED, MODELS, SEQUENCES, OUT=file)
+chaos: all ## kill and stop processes at random (ROUNDS=40 or TIME=seconds each, SEED, MODELS, SEQUENCES, HANG_MS, OUT=file)
 	@$(MAKE) --no-print-directory $(O)/tests/chaos/chaos
 	@tests/chaos/run $(if $(OUT),-o $(OUT))
 
