@@ -169,6 +169,7 @@ $(patsubst tools/bench/%.c,$(O)/tools/bench/%,$(wildcard tools/bench/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,$(O)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): override LDFLAGS += -fsanitize=fuzzer
 $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/file_seeds.o
+$(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_token_log: $(O)/coordinator/token_log.o
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: $(O)/tests/model/tiny_model.o $(O)/tests/model/gguf_writer.o
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: override LDLIBS += $(TEST_LDLIBS)
 $(O)/tests/fuzz/fuzz_commands $(O)/tests/fuzz/fuzz_drive: $(csd_agent_parts)
