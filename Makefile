@@ -61,7 +61,7 @@ endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/chaos/run tests/chaos/sum tests/opencl/run tools/bench/run \
+SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/fuzz/sum tests/chaos/run tests/chaos/sum tests/opencl/run tools/bench/run \
                 $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
                 $(wildcard tests/*/*.sh)
 
@@ -169,6 +169,7 @@ $(patsubst tools/bench/%.c,$(O)/tools/bench/%,$(wildcard tools/bench/bench_*.c))
 FUZZERS := $(patsubst tests/%.c,$(O)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): override LDFLAGS += -fsanitize=fuzzer
 $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/file_seeds.o
+$(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_token_log: $(O)/coordinator/token_log.o
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: $(O)/tests/model/tiny_model.o $(O)/tests/model/gguf_writer.o
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: override LDLIBS += $(TEST_LDLIBS)
 $(O)/tests/fuzz/fuzz_commands $(O)/tests/fuzz/fuzz_drive: $(csd_agent_parts)
@@ -228,7 +229,7 @@ check-opencl: deps ## run kernels under oclgrind and Intel's OpenCL runtimes (RU
 bench: deps ## measure and write docs/benchmarks.md (FIGURE=name: that one alone; QUICK=1: a smoke run; FULL=1)
 	@tools/bench/run $(if $(QUICK),--quick) $(if $(FULL),--full) $(FIGURE)
 
-chaos: all ## kill and stop processes at random (ROUNDS=40 or TIME=seconds each, SEED, MODELS, SEQUENCES, OUT=file)
+chaos: all ## kill and stop processes at random (ROUNDS=40 or TIME=seconds each, SEED, MODELS, SEQUENCES, HANG_MS, OUT=file)
 	@$(MAKE) --no-print-directory $(O)/tests/chaos/chaos
 	@tests/chaos/run $(if $(OUT),-o $(OUT))
 
@@ -243,8 +244,8 @@ remote-drive: all ## a drive on a second host, with delay, loss, outages and str
 soak: all ## mixed requests for MINUTES=60: memory, descriptors, files and step time stay flat (SEED, OUT=file)
 	@tests/long/soak.sh $(if $(OUT),-o $(OUT))
 
-fuzz: deps ## run the fuzzers, FUZZ_SECONDS=30 each (FUZZ=name: that one alone)
-	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),30)' tests/fuzz/run $(FUZZ)
+fuzz: deps ## run the fuzzers, FUZZ_SECONDS=30 each (FUZZ=name: that one alone; FUZZ_MINUTES: over and over; OUT=file)
+	@FUZZ_SECONDS='$(or $(FUZZ_SECONDS),30)' FUZZ_MINUTES='$(or $(FUZZ_MINUTES),0)' tests/fuzz/run $(if $(OUT),-o $(OUT)) $(FUZZ)
 
 screenshots: all ## make the pictures of page and terminal in docs/ (needs chromium and SmolLM2: get-models)
 	@scripts/screenshots

@@ -166,6 +166,7 @@ static void read_limits(struct cldevice *d, cl_device_type type)
     d->compute_units = units;
     clGetDeviceInfo(d->device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof unified, &unified, NULL);
     d->shares_memory = d->is_cpu && unified;
+    d->own_memory = !d->is_cpu && !unified;
     clGetDeviceInfo(d->device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof value, &value, NULL);
     d->global_bytes = value;
 }

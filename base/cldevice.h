@@ -30,6 +30,7 @@ struct cldevice {
     bool is_cpu, is_accelerator;    /* neither: a GPU */
     bool shares_memory; /* a CPU that works in the host's memory: a buffer over host memory is that
                          * memory, and both see what the other wrote once a launch is over */
+    bool own_memory;    /* apart from the host's: neither a CPU nor beside one in its memory */
     uint32_t compute_units;
     uint64_t global_bytes;
 };

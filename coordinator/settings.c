@@ -11,6 +11,8 @@
 
 #include "base/disk_room.h"
 #include "base/memory_room.h"
+#include "coordinator/group_limit.h"
+#include "coordinator/worker_process.h"
 #include "kv/plane.h"
 #include "placement/placement.h"
 #include "pool/pool.h"
@@ -218,9 +220,16 @@ static int size_gpu(struct settings *s, struct hill_why *why)
     return 0;
 }
 
+/* Of the GPU worker, whose process it is that asks the drivers. */
+static bool device_has_own_memory(const void *context)
+{
+    const struct settings *s = context;
+    const char *device = s->epoch.device ? s->epoch.device : "";
+    return worker_process_ask("hill-gpu-worker", "--own-memory", device) == 0;
+}
+
 /* Under a limit the kernel kills who goes beyond: before anything runs, better nothing does. One
- * that comes back has its room: its predecessor's segments and weights may be counted still. What a
- * killed pipeline left is taken over or removed after this: that room is free. */
+ * that comes back has its room: its predecessor's segments and weights may be counted still. */
 static int check_group(const struct settings *s, const struct tiers_record *left,
                        struct hill_why *why)
 {
@@ -228,18 +237,17 @@ static int check_group(const struct settings *s, const struct tiers_record *left
     const char *restarts = getenv("HILL_COORDINATOR_RESTARTS");
     if (restarts && strcmp(restarts, "0") != 0)
         return 0;
-    uint64_t weights = gguf_file_bytes(s->model);
-    uint64_t need = weights + s->epoch.hot_cap_bytes + s->epoch.gpu_kv_cap_bytes;
     memory_room_read(&room, "");
-    uint64_t held = left->tiers_epoch ? epoch_held_bytes(left->run_id, left->tiers_epoch) : 0;
-    if (need <= room.group_bytes || need - room.group_bytes <= held)
-        return 0;
-    return hill_fail(why, HILL_E_NOMEM,
-                     "weights of %.0f MiB, --hot-mb %.0f and --gpu-kv-mb %.0f do not fit into the "
-                     "%.0f MiB that the memory limit of %.200s leaves",
-                     (double)weights / MIB, (double)s->epoch.hot_cap_bytes / MIB,
-                     (double)s->epoch.gpu_kv_cap_bytes / MIB,
-                     (double)(room.group_bytes + held) / MIB, room.group);
+    const struct group_limit limit = {
+        .weights = gguf_file_bytes(s->model),
+        .hot = s->epoch.hot_cap_bytes,
+        .gpu_kv = s->epoch.gpu_kv_cap_bytes,
+        .room = room.group_bytes,
+        .held = left->tiers_epoch ? epoch_held_bytes(left->run_id, left->tiers_epoch) : 0,
+        .group = room.group,
+        .own_memory = device_has_own_memory,
+        .context = s};
+    return group_limit_check(&limit, why);
 }
 
 static int fill_plan(struct settings *s, struct hill_why *why)

@@ -95,6 +95,20 @@ int worker_process_start(struct worker_process *out, const char *binary, const c
     return 0;
 }
 
+int worker_process_ask(const char *binary, const char *question, const char *about)
+{
+    char folder[PATH_MAX], path[PATH_MAX + 64];
+    pid_t child = 0;
+    int status;
+    if (own_folder(folder, sizeof folder, NULL))
+        return -1;
+    snprintf(path, sizeof path, "%s/%s", folder, binary);
+    char *argv[] = {path, (char *)question, (char *)about, NULL};
+    if (spawn(&child, path, argv) || waitpid(child, &status, 0) != child)
+        return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 bool worker_process_ended(const struct worker_process *process, struct worker_end *end)
 {
     siginfo_t info = {0};

@@ -3,10 +3,11 @@
  * policy).
  *
  * What: fork and exec of a program in the coordinator's own folder, with a clean signal mask and
- * SIGTERM at the parent's death; a pidfd for each, which can be polled for its end. Who calls it:
- * supervisor.c. Concurrency: one thread, and the same one as long as the process lives (the
- * parent-death signal follows the thread that forked). Failure: an exec that fails is reported
- * here, not as a child that dies.
+ * SIGTERM at the parent's death; a pidfd for each, which can be polled for its end. And a question
+ * to a program there, which ends with the answer. Who calls it: supervisor.c, settings.c.
+ * Concurrency: one thread, and the same one as long as the process lives (the parent-death signal
+ * follows the thread that forked). Failure: an exec that fails is reported here, not as a child
+ * that dies.
  */
 #ifndef HILL_COORDINATOR_WORKER_PROCESS_H
 #define HILL_COORDINATOR_WORKER_PROCESS_H
@@ -34,6 +35,9 @@ struct worker_end {
  */
 int worker_process_start(struct worker_process *out, const char *binary, const char *run_dir,
                          const char *log_level, struct hill_why *why);
+
+/* Run BINARY QUESTION ABOUT from that folder to its end: its exit code; -1: it has none. */
+int worker_process_ask(const char *binary, const char *question, const char *about);
 
 /* Has it ended, and how? It stays to be reaped. */
 bool worker_process_ended(const struct worker_process *process, struct worker_end *end);

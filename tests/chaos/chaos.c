@@ -8,18 +8,20 @@
  * A round sends all requests, and at a moment drawn from the time that they took undisturbed sends
  * SIGKILL or (one time in four) SIGSTOP to the GPU worker, the scorer, the agent or the
  * coordinator. Somebody must start a killed coordinator again. One that is stopped goes on
- * (SIGCONT) after STOPPED_MS, which is longer than a worker may be silent; every other one ("hang")
- * does not, and somebody must kill it. Half the moments are drawn from the prompts' part, half from
- * the decode's. Tokens, finish reason and both hashes must be those of the undisturbed run;
- * afterwards the pipeline must be ready, with as many segments, files in the run folder, token logs
- * and descriptors in the coordinator as before. Printed: one JSON object on stdout, with every
- * round (samples). Times, from the signal on:
+ * (SIGCONT) after CHAOS_STOPPED_MS, which is longer than a worker may be silent; every other one
+ * ("hang") does not, and somebody must kill it. Half the moments are drawn from the prompts' part,
+ * half from the decode's, which begins when each request has a token. Tokens, finish reason and
+ * both hashes must be those of the undisturbed run; afterwards the pipeline must be ready, with as
+ * many segments, files in the run folder, token logs and descriptors in the coordinator as before.
+ * Printed: one JSON object on stdout, with every round (samples). Times, from the signal on:
  *   detected   the status no longer says that this process is ready; the connection is lost
  *   started    a new process is there; ready: it is ready (weights loaded, segments mapped), of a
  *              coordinator: its pipeline is, and of a stopped one: it answers again
  *   pause      of each request that had begun and was not over: the longest time in which it did
  *              not get on, from the signal or a later sign to the next one: a token, or more of its
  *              prompt read than ever before (said every 0.2 s; after a coordinator's death not)
+ * Environment: CHAOS_SEGMENTS, how this pipeline's segments begin; CHAOS_LOGS, the folder of its
+ * token logs; CHAOS_STOPPED_MS.
  * Exit codes: 0 all as it should be, 1 not, 100 wrong use.
  * Who calls it: tests/chaos/run. Concurrency: one thread.
  */
@@ -41,12 +43,13 @@
 #define ROUND_LIMIT_MS 300000 /* a request that is not over then is lost */
 #define POLL_MS        10     /* how often the status is asked for while a worker is away */
 #define SETTLE_MS      30000
-#define STOPPED_MS     2500               /* of a coordinator; --hang-ms is 2000 */
+#define SETTLE_POLL_MS 5
 #define ASK_NS         (2 * 1000000000ll) /* a client that asks no more for 20 s is taken for gone */
 
 struct chaos {
     struct asking asking;
     const char *run_dir;
+    int64_t stopped_ms; /* so long a coordinator is */
     uint32_t n_over;
     uint64_t random;
     bool reference; /* the run that the others are compared with */
@@ -262,6 +265,14 @@ static void fresh_status(struct chaos *c)
         die("status", &why);
 }
 
+static bool is_reading(const struct chaos *c)
+{
+    bool reading = false;
+    for (uint32_t i = 0; i < c->asking.n; i++)
+        reading |= c->asking.requests[i].n == 0 && !c->asking.requests[i].over;
+    return reading;
+}
+
 static void shoot(struct chaos *c, struct sample *out)
 {
     c->victim = (uint32_t)draw(c, VICTIMS);
@@ -274,14 +285,13 @@ static void shoot(struct chaos *c, struct sample *out)
     struct hill_why why = {"it is not there"};
     if (!w || w->pid <= 0)
         die("a worker", &why);
-    bool reading = false;
-    for (uint32_t i = 0; i < c->asking.n; i++)
-        reading |= c->asking.requests[i].n == 0;
-    out->phase = c->n_over == c->asking.n ? PHASE_IDLE : reading ? PHASE_PREFILL : PHASE_DECODE;
+    out->phase = c->n_over == c->asking.n ? PHASE_IDLE
+                 : is_reading(c)          ? PHASE_PREFILL
+                                          : PHASE_DECODE;
     c->pid = w->pid;
     c->signal_ns = clock_now_ns();
     if (c->victim == VICTIM_COORDINATOR && out->action == ACTION_STOP)
-        c->continue_ns = c->signal_ns + CLOCK_MS(STOPPED_MS);
+        c->continue_ns = c->signal_ns + CLOCK_MS(c->stopped_ms);
     kill(c->pid, out->action == ACTION_KILL ? SIGKILL : SIGSTOP);
 }
 
@@ -343,7 +353,7 @@ static struct held settle(struct chaos *c, const struct held *before)
         bool same = settled(c) && (!before || !held_more(&now, before));
         if (same || clock_now_ns() >= limit)
             return now;
-        listen_until(c, clock_deadline_ms(50));
+        listen_until(c, clock_deadline_ms(SETTLE_POLL_MS));
     }
 }
 
@@ -366,17 +376,33 @@ static void let_go_on(struct chaos *c)
     c->continue_ns = 0;
 }
 
+/* A turn of waiting: POLL_MS at most. */
+static void follow(struct chaos *c)
+{
+    bool watches = c->signal_ns && !c->ready_ns;
+    let_go_on(c);
+    if (!c->status_owed && !c->asking.away && (watches || clock_now_ns() - c->asked_ns > ASK_NS))
+        ask_status(c);
+    listen_until(c, clock_deadline_ms(POLL_MS));
+}
+
 static void see_it_through(struct chaos *c)
 {
     int64_t limit = clock_deadline_ms(ROUND_LIMIT_MS);
-    while ((c->n_over < c->asking.n || (c->signal_ns && !c->ready_ns)) && clock_now_ns() < limit) {
-        bool watches = c->signal_ns && !c->ready_ns;
-        let_go_on(c);
-        if (!c->status_owed && !c->asking.away &&
-            (watches || clock_now_ns() - c->asked_ns > ASK_NS))
-            ask_status(c);
-        listen_until(c, clock_deadline_ms(POLL_MS));
-    }
+    while ((c->n_over < c->asking.n || (c->signal_ns && !c->ready_ns)) && clock_now_ns() < limit)
+        follow(c);
+}
+
+/* Until the moment of this round's signal. */
+static void wait_for_moment(struct chaos *c)
+{
+    int64_t limit = clock_deadline_ms(ROUND_LIMIT_MS);
+    bool decodes = draw(c, 2);
+    int64_t most = decodes ? c->whole_ns - c->prompts_ns : c->prompts_ns;
+    int64_t after = (int64_t)draw(c, (uint64_t)most + 1);
+    while (decodes && is_reading(c) && clock_now_ns() < limit)
+        follow(c);
+    listen_until(c, (decodes ? clock_now_ns() : c->began_ns) + after);
 }
 
 /* Between the signal and then; -1: not seen. */
@@ -409,14 +435,13 @@ static void judge_round(struct chaos *c, uint32_t round, struct sample *s)
 static void run_round(struct chaos *c, uint32_t round, const struct held *before)
 {
     struct sample s = {0};
-    int64_t from = draw(c, 2) ? 0 : c->prompts_ns, to = from ? c->whole_ns : c->prompts_ns;
-    int64_t moment = from + (int64_t)draw(c, (uint64_t)(to - from) + 1);
     begin_round(c);
-    listen_until(c, c->began_ns + moment);
+    wait_for_moment(c);
     shoot(c, &s);
     see_it_through(c);
-    judge_round(c, round, &s);
     struct held after = settle(c, before);
+    s.round_ms = (double)(clock_now_ns() - c->began_ns) / 1e6;
+    judge_round(c, round, &s);
     if (!settled(c) || held_more(&after, before)) {
         c->n_leaks++;
         fprintf(stderr,
@@ -499,12 +524,14 @@ static void close_all(struct chaos *c)
 int main(int argc, char **argv)
 {
     static struct chaos c;
+    const char *stopped = getenv("CHAOS_STOPPED_MS");
     if (argc < 7 || argc - 6 > (int)REQUESTS_MAX || !getenv("CHAOS_SEGMENTS") ||
-        !getenv("CHAOS_LOGS")) {
+        !getenv("CHAOS_LOGS") || !stopped) {
         fprintf(stderr, "usage: chaos RUN-FOLDER ROUNDS SECONDS SEED PREDICT PROMPT-FILE...\n");
         return 100;
     }
     c.run_dir = argv[1];
+    c.stopped_ms = strtol(stopped, NULL, 10);
     uint32_t rounds = (uint32_t)strtoul(argv[2], NULL, 10), done = 0;
     int64_t seconds = strtol(argv[3], NULL, 10);
     uint64_t seed = strtoull(argv[4], NULL, 10);

@@ -42,6 +42,7 @@ static void print_sample(FILE *to, const struct sample *s)
     print_time(to, "detected_ms", s->detected_ms);
     print_time(to, "started_ms", s->started_ms);
     print_time(to, "ready_ms", s->ready_ms);
+    print_time(to, "round_ms", s->round_ms);
     fprintf(to, ",\"pauses_ms\":[");
     for (uint32_t i = 0; i < s->n_pauses; i++)
         fprintf(to, "%s%.1f", i ? "," : "", s->pauses_ms[i]);

@@ -28,6 +28,7 @@ struct sample {
     enum action action;
     enum phase phase;
     double detected_ms, started_ms, ready_ms;
+    double round_ms;                /* from its first request until all is as before */
     double pauses_ms[REQUESTS_MAX]; /* of the requests that were under way */
     uint32_t n_pauses;
 };

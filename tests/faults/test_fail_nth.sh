@@ -2,7 +2,7 @@
 # The Nth allocation, write, read, push into a ring or OpenCL call of a process fails in the middle of a request, one by one:
 # the request ends with the answer of an undisturbed run, or with one line that says why; nobody dies by a signal, and the
 # next request is right. N is 1, 2, 4, 8 ... up to MOST (default 1), or FROM to TO of every process and kind, or of
-# PROCESSES="gpu_worker ..." and KINDS="alloc ..."; where N is never reached, the kind is over.
+# PROCESSES="gpu_worker ..." and KINDS="alloc ..."; where N is never reached, the kind is over. At SIGTERM it says how far it came.
 HILL_BIN_DIR=$(cd "$(dirname "$0")/../.." && pwd)/build/faults/bin
 export HILL_BIN_DIR
 # shellcheck source=../integration/lib.sh
@@ -57,14 +57,18 @@ up "${options[@]}" || fail "up"
 request "$work/plain" || fail "undisturbed: $(cat "$work/plain.err")"
 undisturbed=$(answer "$work/plain")
 answered=0 refused=0 tried=0
-for process in ${PROCESSES:-gpu_worker cpu_scorer csd_agent coordinator}; do
-    for kind in ${KINDS:-alloc write read push opencl}; do
-        for n in "${times[@]}"; do
-            tried=$((tried + 1))
-            fail_once "$process:$kind:fail:$n" || break
+trap 'echo "stopped at $spec: $tried calls, $failures checks failed" && exit 1' TERM
+declare -A over=()
+for n in "${times[@]}"; do
+    for process in ${PROCESSES:-gpu_worker cpu_scorer csd_agent coordinator}; do
+        for kind in ${KINDS:-alloc write read push opencl}; do
+            [ -z "${over[$process $kind]:-}" ] || continue
+            tried=$((tried + 1)) spec=$process:$kind:fail:$n
+            fail_once "$spec" || over[$process $kind]=$n
         done
     done
 done
+trap - TERM
 pass "$tried calls that failed, or were not reached: $answered requests with their answer, $refused with a line"
 down || fail "down"
 expect_nothing_left

@@ -1,7 +1,7 @@
 /*
- * tests/fuzz/file_seeds.c - seeds of files and texts: sessions, traces, recordings, configurations,
- * conversations, texts; commands of the agent, and models of every architecture and tensor type.
- * Called by make_seeds.c; failure as there.
+ * tests/fuzz/file_seeds.c - seeds of files and texts: sessions, traces, recordings, token logs,
+ * configurations, conversations, texts; commands of the agent, and models of every architecture and
+ * tensor type. Called by make_seeds.c; failure as there.
  */
 #include "tests/fuzz/file_seeds.h"
 
@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "coordinator/token_log.h"
 #include "model/arch.h"
 #include "model/blocks.h"
 #include "placement/trace.h"
@@ -238,6 +239,44 @@ static void recording_seed(void)
     file_seed("recording", "empty", name);
 }
 
+/* A request of three tokens that has run on a slot and has two of eight. */
+static void token_log_seed(void)
+{
+    uint32_t prompt[] = {11, 12, 13};
+    uint8_t terms[PROTO_SESSION_TERMS_BYTES] = {0};
+    Hill__Sampling sampling = HILL__SAMPLING__INIT;
+    Hill__Selection selection = HILL__SELECTION__INIT;
+    Hill__Prefill prefill = HILL__PREFILL__INIT;
+    Hill__RequestOrder order = HILL__REQUEST_ORDER__INIT;
+    Hill__Message message = HILL__MESSAGE__INIT;
+    struct token_log *log;
+    struct hill_why why;
+    char path[64];
+    sampling.top_p = sampling.repeat_penalty = 1;
+    selection.alpha = 0.2;
+    prefill.tokens = prompt;
+    prefill.n_tokens = 3;
+    prefill.predict = 8;
+    prefill.sampling = &sampling;
+    prefill.selection = &selection;
+    order.request_id = order.key = 4;
+    order.prefill = &prefill;
+    order.terms = (ProtobufCBinaryData){sizeof terms, terms};
+    message.body_case = HILL__MESSAGE__BODY_REQUEST_ORDER;
+    message.request_order = &order;
+    seed_path(path, "token_log");
+    if (token_log_create(&log, path, FUZZ_LOG_RUN_ID, TOKEN_LOG_FLUSH_NEVER, &message, &why) ||
+        token_log_start(log, 1, 1, &why))
+        seed_failed(path);
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct token_log_token token = {i, 100 + i, -0.5, 1000, {0}};
+        if (token_log_append(log, &token, 0, &why))
+            seed_failed(path);
+    }
+    token_log_close(log);
+    file_seed("token_log", "two", path);
+}
+
 /* ---- texts ---------------------------------------------------------------------------------- */
 
 static void text_seed(const char *target, const char *name, const void *text, size_t bytes)
@@ -313,6 +352,7 @@ void file_seeds(void)
     session_seed("h2o", KV_POLICY_H2O);
     trace_seed();
     recording_seed();
+    token_log_seed();
     chunks_seed();
     text_seeds();
     command_seed();

@@ -34,6 +34,8 @@ cleanup() {
     pids=$(pgrep -f -- "--run-dir $run_dir" || true)
     # shellcheck disable=SC2086  # a list of numbers
     [ -z "$pids" ] || kill -KILL $pids 2>/dev/null
+    # shellcheck disable=SC2046  # names without spaces
+    (cd /dev/shm && rm -f -- $(segments)) # of a pipeline that was killed, as when the test ran out of time
     rm -rf "$work"
 }
 trap cleanup EXIT

@@ -56,13 +56,15 @@ for folder in /sys/fs/cgroup /sys/fs/cgroup/memory; do
     [ -n "$group" ] || ! mkdir "$folder/hill-test-$$" 2>/dev/null || group=$folder/hill-test-$$
     [ -z "$group" ] || [ -e "$group/memory.max" ] || [ -e "$group/$limit" ] || { rmdir "$group" && group=""; }
 done
-[ ! -e "$group/memory.max" ] || limit=memory.max
+version=1
+[ ! -e "$group/memory.max" ] || { version=2 && limit=memory.max; }
 if [ -z "$group" ] || ! echo 300M >"$group/$limit" 2>/dev/null; then
     [ -z "$group" ] || rmdir "$group"
     echo "skipped: a control group's memory limit: none can be made here (root, and a memory controller)"
     finish
 fi
 trap 'cleanup; rmdir "$group" 2>/dev/null' EXIT
+echo "control groups of version $version: $group"
 in_group() { # ARGUMENTS...: hillinfer run
     (
         echo 0 >"$group/cgroup.procs"

@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # soak.sh - make soak: mixed requests for an hour; memory, descriptors, segments, files and step time must stay flat.
 #
-# usage: tests/long/soak.sh [-o FILE]         environment: MINUTES (default 60), SEED (default: the clock)
+# usage: tests/long/soak.sh [-o FILE]         environment: MINUTES (default 60), SEED (default: the clock), QUIET (15)
 # Three askers at a time draw, one after the other: a short prompt, a long document, a chat (where the model has a
-# template), a request that is cancelled, one that is saved and then restored. Meanwhile, every SAMPLE seconds (default 10),
-# a line of the table (FILE, tab-separated): of each process its PSS, what of that is its own (anonymous memory), and its
-# descriptors; bytes of segments and of the state folder, and milliseconds a token of a probe request.
+# template), a request that is cancelled, one that is saved and then restored. Every SAMPLE seconds (default 10) they wait, and
+# when none of their requests is under way there is a line of the table (FILE, tab-separated): of each process its PSS, what of
+# that is its own (anonymous memory), and its descriptors; bytes of segments; of the state folder, without the token logs of
+# requests, and how many of these there are; of a probe request milliseconds a token, milliseconds of CPU a token (of all four
+# processes), and the share of the CPUs that others had meanwhile, in percent.
 # Flat: the median of the last third is at most that of the middle third, and this much more (the first third warms up):
-# own memory 2 % and 2 MiB, descriptors 2, segments and files 0 %; step time 20 %, of the least of each third: the askers
-# and the rest of the machine disturb it. PSS is not judged: segments are allocated whole, and a process's share of them
-# grows until it has touched all of them. At least 9 samples.
+# own memory 2 % and 2 MiB, descriptors 2, segments and files 0 %, token logs 4, time and CPU time a token 20 %. PSS is not
+# judged: segments are allocated whole, and a process's share of them grows until it has touched all of them. The time a token
+# is judged from probes beside which others had less than QUIET percent of the CPUs, if there are three in each third: beside
+# other work a step waits for its turn. At least 9 samples.
 # SmolLM2 where its file is there, else the shipped model. Exit codes: 0 flat and every request right, 1 not, 100 wrong use.
 # shellcheck source=../integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
@@ -65,7 +68,11 @@ asker() { # NUMBER
     mine=$work/asker$1
     RANDOM=$((seed + $1))
     until over; do
-        wrong=$(one_request)
+        while [ -e "$work/waits" ]; do sleep 0.05; done
+        exec 8>"$work/askers"
+        flock -s 8
+        wrong=$(one_request 8>&-)
+        exec 8>&-
         [ -z "$wrong" ] || echo "FAILED: $wrong: $(tail -n 1 "$mine.err")"
         done=$((done + 1))
     done
@@ -75,33 +82,58 @@ asker() { # NUMBER
 pss() { awk '/^Pss:/ {all = $2} /^Pss_Anon:/ {own = $2} END {print all "\t" own}' "/proc/$1/smaps_rollup"; }
 descriptors() { find "/proc/$1/fd" -mindepth 1 2>/dev/null | wc -l; }
 
+# Of CPU time so far, in ticks: what the pipeline has had, and all that this machine has done for anybody (steal included).
+used_ticks() { awk '{s += $14 + $15} END {print s}' "${stats[@]}"; }
+busy_ticks() { awk '$1 == "cpu" {print $2 + $3 + $4 + $7 + $8 + $9}' /proc/stat; }
+
+# A request, beside which no other one of this pipeline runs: ms a token, CPU ms a token, percent that others had.
+probe() {
+    local used busy from=${EPOCHREALTIME/[.,]/}
+    used=$(used_ticks) busy=$(busy_ticks)
+    hillctl generate -p "The licence" -n 48 --temp 0 --ignore-eos --json >"$work/probe" 2>"$work/probe.err" </dev/null || return 1
+    jq -r --argjson used $(($(used_ticks) - used)) --argjson busy $(($(busy_ticks) - busy)) --argjson tick $((1000 / $(getconf CLK_TCK))) \
+        --argjson room $(((${EPOCHREALTIME/[.,]/} - from) * $(nproc) / 1000)) \
+        '[.predicted_ms / (.predicted_tokens - 1), $used * $tick / .predicted_tokens, ($busy - $used) * $tick * 100 / $room] | @tsv' "$work/probe"
+}
+
 # A line of the table: time, then the columns of its head.
 sample() {
-    local pid row worker
+    local pid row worker stats=()
+    touch "$work/waits"
+    exec 8>"$work/askers"
+    flock -x 8
     row=$(($(date +%s) - started))
     for worker in coordinator "${workers[@]}"; do
         if [ "$worker" = coordinator ]; then pid=$(coordinator_pid); else pid=$(worker_pid "$worker"); fi
         row="$row	$(pss "$pid")	$(descriptors "$pid")"
+        stats+=("/proc/$pid/stat")
     done
-    hillctl generate -p "The licence" -n 24 --temp 0 --ignore-eos --json >"$work/probe" 2>"$work/probe.err" </dev/null ||
-        fail "the probe: $(cat "$work/probe.err")"
     row="$row	$(find /dev/shm -name "$own_segments*" -printf '%s\n' | awk '{s += $1} END {print s + 0}')"
-    row="$row	$(du -sk --exclude=hillinfer.log "$state_dir" | cut -f1)"
-    echo "$row	$(jq '.predicted_ms / (.predicted_tokens - 1)' "$work/probe")" >>"$table"
+    row="$row	$(du -sk --exclude=hillinfer.log --exclude=requests "$state_dir" | cut -f1)	$(find "$state_dir/requests" -type f | wc -l)"
+    if probe >"$work/probed"; then echo "$row	$(cat "$work/probed")" >>"$table"; else fail "the probe: $(cat "$work/probe.err")"; fi
+    exec 8>&-
+    rm "$work/waits"
 }
 
-# judge COLUMN PERCENT MORE [least]: the rule above, of medians or the least
+# judge COLUMN PERCENT MORE [QUIET]: the rule above, of all samples or of quiet ones
 judge() {
-    awk -F'\t' -v name="$1" -v percent="$2" -v more="$3" -v least="${4:-}" '
-        function median(from, to,   i, j, n, t, v) {
-            for (i = from; i <= to; i++) v[++n] = values[i]
+    awk -F'\t' -v name="$1" -v percent="$2" -v more="$3" -v quiet="${4:-}" '
+        function median(v, n,   i, j, t) {
             for (i = 2; i <= n; i++) for (j = i; j > 1 && v[j] < v[j - 1]; j--) { t = v[j]; v[j] = v[j - 1]; v[j - 1] = t }
-            return v[least ? 1 : int((n + 1) / 2)]
+            return v[int((n + 1) / 2)]
         }
         NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) column = i; next }
-        { values[++n] = $column + 0 }
+        { value[++n] = $column + 0; counts[n] = quiet == "" || $NF < quiet }
         END {
-            third = int(n / 3); middle = median(third + 1, 2 * third); last = median(2 * third + 1, n)
+            third = int(n / 3)
+            for (i = third + 1; i <= n; i++)
+                if (counts[i] && i <= 2 * third) middles[++n_middle] = value[i]
+                else if (counts[i]) lasts[++n_last] = value[i]
+            if (quiet != "" && (n_middle < 3 || n_last < 3)) {
+                printf "%-24s not judged: %d and %d quiet samples in the middle and last third\n", name, n_middle, n_last
+                exit
+            }
+            middle = median(middles, n_middle); last = median(lasts, n_last)
             flat = last <= middle * (1 + percent / 100) + more
             printf "%-24s middle %12.1f  last %12.1f  %s\n", name, middle, last, flat ? "flat" : "GROWN"
             exit !flat
@@ -113,7 +145,7 @@ own_segments=hill-$(printf %s "$(realpath -m "$run_dir")" | xxhsum -H64 | cut -d
 started=$(date +%s)
 printf 'seconds' >"$table"
 for worker in coordinator "${workers[@]}"; do printf '\t%s_pss_kib\t%s_own_kib\t%s_fds' "$worker" "$worker" "$worker" >>"$table"; done
-printf '\tsegments_bytes\tstate_kib\tms_a_token\n' >>"$table"
+printf '\tsegments_bytes\tstate_kib\ttoken_logs\tms_a_token\tcpu_ms_a_token\tothers_percent\n' >>"$table"
 for i in 1 2 3; do asker $i >"$work/asker$i.log" 2>&1 & done
 until over; do
     sample
@@ -133,7 +165,9 @@ for worker in coordinator "${workers[@]}"; do
 done
 judge segments_bytes 0 0
 judge state_kib 0 0
-judge ms_a_token 20 0 least
+judge token_logs 0 4
+judge cpu_ms_a_token 20 0
+judge ms_a_token 20 0 "${QUIET:-15}"
 down || fail "down"
 expect_nothing_left
 finish
