@@ -50,14 +50,18 @@ void drive_undo_attach(struct supervisor *s, int code, const char *text)
 static void attach_now(struct supervisor *s)
 {
     struct hill_why why = {{0}};
-    int code = settings_attach(s->settings, s->change_drive, s->change_url, &why);
+    const struct csd_model *said = s->change_names_model ? &s->change_model : NULL;
+    char model[CSD_MODEL_TEXT];
+    int code = settings_attach(s->settings, s->change_drive, s->change_url, said, &why);
     if (code) {
         router_reply(s->router, &s->change_client, code, why.text);
         set_change(s, CHANGE_NONE);
         return;
     }
-    log_info("attaching %s, --cold-mb %.3f", settings_url(s->settings, s->change_drive),
-             (double)settings_cap(s->settings, s->change_drive) / 1048576.0);
+    log_info("attaching %s, --cold-mb %.3f, csd model %s",
+             settings_url(s->settings, s->change_drive),
+             (double)settings_cap(s->settings, s->change_drive) / 1048576.0,
+             csd_model_print(model, settings_model(s->settings, s->change_drive)));
     set_change(s, CHANGE_ATTACH);
     want_agent(s, true, NULL);
     supervisor_next_epoch(s, false, "a CSD is being attached");
@@ -172,17 +176,22 @@ void drive_take_attach(void *owner, struct arrival *a)
 {
     struct supervisor *s = owner;
     struct hill_why why = {{0}};
-    const char *url = a->message->attach->url;
+    const char *url = a->message->attach->url, *text = a->message->attach->csd_model;
+    struct csd_model model = {.on = false};
     if (!may_change(s, &a->from))
         return;
     uint32_t drive;
     int code = settings_may_attach(s->settings, url, &drive, &why);
+    if (!code && *text)
+        code = csd_model_parse(&model, text, &why);
     if (code) {
         router_reply(s->router, &a->from, code, why.text);
         return;
     }
     begin_change(s, CHANGE_ATTACH_WAITS, &a->from);
     s->change_drive = drive;
+    s->change_model = model;
+    s->change_names_model = *text;
     snprintf(s->change_url, sizeof s->change_url, "%s", url);
 }
 

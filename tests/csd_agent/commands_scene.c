@@ -57,9 +57,9 @@ void scene_start(struct scene *s)
     assert_int_equal(pthread_create(&s->thread, NULL, agent_main, s), 0);
 }
 
-void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_bytes)
+void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits)
 {
-    struct kv_geometry g = {2, 4, 2, 24};
+    struct kv_geometry g = {2, 4, 2, 24, bits};
     struct cold_pool_config config = {.url = pool_url(),
                                       .options = {.create = true, .batch_bytes = 20000},
                                       .geometry = g,
@@ -95,6 +95,11 @@ void scene_add_windows(struct scene *s)
     s->windows = aligned_alloc(4096, KV_KEY_WINDOWS * (64u << 10));
     memset(s->windows, 0xa5, KV_KEY_WINDOWS * (64u << 10));
     s->plane.key_windows = s->windows;
+}
+
+void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_bytes)
+{
+    scene_prepare_as(s, wrong_position, key_bytes, 8);
 }
 
 void scene_prepare(struct scene *s, uint32_t wrong_position)

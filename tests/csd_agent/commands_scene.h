@@ -45,7 +45,10 @@ void *agent_main(void *context);
 void scene_start(struct scene *s);
 
 /* Without its thread: the plane is the caller's to change. key_bytes: of a pool of keys; 0: of
- * digests. */
+ * digests. bits: of a digest's mantissas. */
+void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits);
+
+/* Digests of 8 bits. */
 void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_bytes);
 
 void scene_prepare(struct scene *s, uint32_t wrong_position);
