@@ -108,7 +108,15 @@ struct record_completion collect(struct scene *s, const struct asked *q, uint32_
 struct record_completion query(struct scene *s, uint32_t sequence, uint32_t layer,
                                uint32_t block_tokens);
 
-/* Up to 16 entries; count 0: there are none. */
+/* A FETCH of up to 16 entries; n_entries 0: there are none, and nothing was pushed. */
+struct wanted {
+    struct record_fetch record;
+    struct fetch_item items[16];
+};
+void push_fetch(struct scene *s, struct wanted *w, uint32_t sequence, uint32_t layer);
+struct record_completion collect_fetch(struct scene *s, const struct wanted *w);
+
+/* Both; count 0: there are none. */
 struct record_completion fetch_some(struct scene *s, uint32_t sequence, uint32_t layer);
 
 #endif

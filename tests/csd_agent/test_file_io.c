@@ -231,7 +231,7 @@ static void test_a_file_has_one_user(void **state)
 static void read_jobs(const struct csd_options *options)
 {
     enum { PAGES = 64 };
-    static const uint32_t order[FILE_IO_JOBS] = {2, 0, 4, 3, 1};
+    static const uint32_t order[FILE_IO_JOBS] = {2, 0, 5, 4, 3, 1};
     uint8_t *content = malloc(FILE_PAGES * CSD_ALIGN);
     uint8_t *memory = aligned_alloc(CSD_ALIGN, (FILE_IO_JOBS * PAGES + 1) * CSD_ALIGN);
     struct csd_extent extents[FILE_IO_JOBS][PAGES];
