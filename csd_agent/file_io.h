@@ -42,6 +42,12 @@ bool file_io_direct(const struct file_io *io);
 bool file_io_uring(const struct file_io *io);
 bool file_io_dead(const struct file_io *io);
 
+/* Memory [n][bytes] that is read into again and again: its pages are pinned once and not for each
+ * read. Once, at most FILE_IO_PINNED. Where that is refused (a limit of locked memory) reads go on
+ * as they were. */
+#define FILE_IO_PINNED SCORE_BATCHES
+void file_io_pin(struct file_io *io, uint8_t *const *memory, uint32_t n, uint64_t bytes);
+
 /* Jobs: transfers that go on while the caller does something else. start submits what fits the
  * depth, earlier jobs first; extents and memory stay the caller's until finish, which every started
  * job needs (after a failure too), returned. One job of a number at a time. What of a failure start
