@@ -293,12 +293,32 @@ static void lose_plain(struct supervisor *s)
     go_on_without(s);
 }
 
+/* One of several: the others go on, and requests that have entries on it begin anew. */
+static void lose_one(struct supervisor *s, enum worker w)
+{
+    uint32_t drive = w - WORKER_AGENT;
+    bool changes = s->change != CHANGE_NONE && s->change_drive == drive;
+    if (changes && s->change != CHANGE_DETACH_WAITS)
+        return;
+    log_warn("%s is lost: going on without it (--csd-on-loss degrade); requests that have entries "
+             "there begin anew",
+             settings_url(s->settings, drive));
+    if (changes)
+        detach_lost(s, "the drive was lost before it was empty");
+    settings_detach(s->settings, drive);
+    worker_table_want(&s->workers, w, false, clock_now_ns());
+}
+
 void drive_lose(struct supervisor *s, enum worker w)
 {
     if (s->change == CHANGE_DRAINS)
         set_change(s, CHANGE_DETACH_WAITS);
-    if (w != WORKER_AGENT || !s->workers.rows[w].wanted || !s->settings->options.csd_degrades)
+    if (!worker_is_agent(w) || !s->workers.rows[w].wanted || !s->settings->options.csd_degrades)
         return;
+    if (settings_several(s->settings)) {
+        lose_one(s, w);
+        return;
+    }
     if (s->settings->epoch.csd_plain) {
         if (is_out_of_reach(s, w)) /* also during a change: one that waits for it would for ever */
             lose_plain(s);

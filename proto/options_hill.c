@@ -271,7 +271,7 @@ const struct option_spec hill_pipeline_specs[] = {
      .fallback = "wait",
      .value = "wait|degrade",
      .help = "when the CSD agent is lost: wait for another one, or go on without a drive, as after "
-             "detach"},
+             "detach; of several, with the others"},
     {.name = "csd-model",
      .type = OPTION_STRING,
      .choices = "off",
