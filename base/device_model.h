@@ -21,12 +21,12 @@
 enum device_resource {
     DEVICE_FLASH_READ, /* these two share a queue */
     DEVICE_FLASH_WRITE,
-    DEVICE_SCORE,   /* bytes: the FP16 K and V that the scored tokens stand for */
+    DEVICE_SCORE,   /* bytes: the FP16 K and V that the scored tokens stand for, at INT8 */
     DEVICE_DRAM,    /* the drive's, read */
     DEVICE_LINK_UP, /* to the host */
     DEVICE_LINK_DOWN,
     DEVICE_GPU_LINK, /* from the host to the GPU */
-    DEVICE_CPU,      /* bytes: as of DEVICE_SCORE */
+    DEVICE_CPU,      /* bytes: the FP16 K and V that the scored tokens stand for */
     DEVICE_RESOURCES
 };
 

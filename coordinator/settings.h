@@ -69,9 +69,13 @@ static inline bool settings_several(const struct settings *settings)
 {
     return settings->epoch.csd_drives > 1;
 }
-/* Attach url (empty: the default one): its cap and capacity. Nothing changes on failure. */
+/* Attach url (empty: the default one): its cap and capacity. model: of the drive; NULL: what it had
+ * when it was in this place last, or by the options; one that is new has none. Nothing changes on
+ * failure. */
 int settings_attach(struct settings *settings, uint32_t drive, const char *url,
-                    struct hill_why *why);
+                    const struct csd_model *model, struct hill_why *why);
+/* The device model of a drive that is attached. */
+const struct csd_model *settings_model(const struct settings *settings, uint32_t drive);
 void settings_detach(struct settings *settings, uint32_t drive);
 /* All that the options name. */
 int settings_attach_all(struct settings *settings, struct hill_why *why);

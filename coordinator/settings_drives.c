@@ -91,7 +91,24 @@ static void allow_remote(bool remote)
     setenv("HILL_MAY_CONNECT", remote ? "1" : "", 1);
 }
 
-static int attach_only(struct settings *s, const char *wanted, struct hill_why *why)
+/* Of a drive that nobody has said one of: what it has, when it was in this place last (or nobody
+ * was), or what the options have for it. The model of another drive is not its own. */
+static struct csd_model own_model(const struct settings *s, const char *wanted, const char *last,
+                                  const struct csd_model *in_force)
+{
+    if (!*last || strcmp(last, wanted) == 0)
+        return *in_force;
+    if (!settings_several(s) && strcmp(wanted, s->csd_default_url) == 0)
+        return s->options.csd_models[0];
+    for (uint32_t d = 0; settings_several(s) && d < s->options.n_csd; d++)
+        if (strlen(wanted) == s->options.csd[d].length &&
+            memcmp(wanted, s->options.csd[d].url, s->options.csd[d].length) == 0)
+            return s->options.csd_models[d];
+    return (struct csd_model){.on = false};
+}
+
+static int attach_only(struct settings *s, const char *wanted, const struct csd_model *model,
+                       struct hill_why *why)
 {
     struct pool_layout layout;
     uint64_t cap;
@@ -100,6 +117,7 @@ static int attach_only(struct settings *s, const char *wanted, struct hill_why *
         code = size_drive(s, wanted, s->like ? s->like->cold_cap_bytes : 0, &cap, &layout, why);
     if (code)
         return code;
+    s->epoch.csd_model = model ? *model : own_model(s, wanted, s->csd_url, &s->epoch.csd_model);
     memmove(s->csd_url, wanted, strlen(wanted) + 1);
     allow_remote(is_remote(wanted));
     s->epoch.csd_attached = true;
@@ -149,8 +167,10 @@ static bool same_file(const char *a, const char *b)
             stat(second, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino);
 }
 
-static int attach_one(struct settings *s, uint32_t drive, const char *wanted, struct hill_why *why)
+static int attach_one(struct settings *s, uint32_t drive, const char *wanted,
+                      const struct csd_model *model, struct hill_why *why)
 {
+    struct settings_drive *one = &s->drives[drive];
     struct pool_layout layout;
     uint64_t cap;
     int code = check_url(s, wanted, why);
@@ -163,9 +183,12 @@ static int attach_one(struct settings *s, uint32_t drive, const char *wanted, st
                           why);
     if (code)
         return code;
-    bool known = strcmp(s->drives[drive].url, wanted) == 0 && s->epoch.drives[drive].speed > 0;
-    snprintf(s->drives[drive].url, sizeof s->drives[drive].url, "%s", wanted);
-    s->drives[drive].cap_bytes = cap;
+    const struct csd_model its = model ? *model : own_model(s, wanted, one->url, &one->model);
+    bool known = strcmp(one->url, wanted) == 0 && csd_model_same(&its, &one->model) &&
+                 s->epoch.drives[drive].speed > 0;
+    snprintf(one->url, sizeof one->url, "%s", wanted);
+    one->cap_bytes = cap;
+    one->model = its;
     s->epoch.drives[drive].attached = true;
     s->epoch.drives[drive].cap_bytes = cap;
     for (uint32_t d = 0; !known && d < s->epoch.csd_drives; d++)
@@ -198,21 +221,26 @@ static uint32_t free_place(const struct settings *s, const char *url)
 
 /* ---- for all ------------------------------------------------------------------------------- */
 
-int settings_attach(struct settings *s, uint32_t drive, const char *url, struct hill_why *why)
+int settings_attach(struct settings *s, uint32_t drive, const char *url,
+                    const struct csd_model *model, struct hill_why *why)
 {
     if (settings_several(s))
-        return attach_one(s, drive, url, why);
-    return attach_only(s, *url ? url : s->csd_default_url, why);
+        return attach_one(s, drive, url, model, why);
+    return attach_only(s, *url ? url : s->csd_default_url, model, why);
+}
+
+const struct csd_model *settings_model(const struct settings *s, uint32_t drive)
+{
+    return settings_several(s) ? &s->drives[drive].model : &s->epoch.csd_model;
 }
 
 int settings_attach_all(struct settings *s, struct hill_why *why)
 {
-    int code = settings_several(s) ? 0 : attach_only(s, s->csd_default_url, why);
+    int code = settings_several(s) ? 0 : attach_only(s, s->csd_default_url, NULL, why);
     for (uint32_t d = 0; !code && d < s->epoch.csd_drives; d++) {
         char url[HILL_PATH_BYTES];
         snprintf(url, sizeof url, "%.*s", (int)s->options.csd[d].length, s->options.csd[d].url);
-        s->drives[d].model = s->options.csd_models[d];
-        code = attach_one(s, d, url, why);
+        code = attach_one(s, d, url, &s->options.csd_models[d], why);
     }
     return code;
 }

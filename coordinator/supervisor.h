@@ -71,6 +71,8 @@ struct supervisor {
     int change_code;       /* UNDO: what the client is told when the pipeline is ready again */
     char change_text[512]; /* DETACH: what is said of it */
     char change_url[HILL_PATH_BYTES + 32]; /* ATTACH_WAITS; empty: the default one */
+    struct csd_model change_model;         /* ATTACH_WAITS: of that drive, */
+    bool change_names_model;               /* if the client has said one */
     bool leaves_epoch_be; /* the agent that ends is used by nobody: its end is no epoch's */
     Hill__Message *live;  /* the scorer's last heartbeat with statistics, owned; NULL: none yet */
     bool announced;       /* that all workers are ready, once */

@@ -50,14 +50,18 @@ void drive_undo_attach(struct supervisor *s, int code, const char *text)
 static void attach_now(struct supervisor *s)
 {
     struct hill_why why = {{0}};
-    int code = settings_attach(s->settings, s->change_drive, s->change_url, &why);
+    const struct csd_model *said = s->change_names_model ? &s->change_model : NULL;
+    char model[CSD_MODEL_TEXT];
+    int code = settings_attach(s->settings, s->change_drive, s->change_url, said, &why);
     if (code) {
         router_reply(s->router, &s->change_client, code, why.text);
         set_change(s, CHANGE_NONE);
         return;
     }
-    log_info("attaching %s, --cold-mb %.3f", settings_url(s->settings, s->change_drive),
-             (double)settings_cap(s->settings, s->change_drive) / 1048576.0);
+    log_info("attaching %s, --cold-mb %.3f, csd model %s",
+             settings_url(s->settings, s->change_drive),
+             (double)settings_cap(s->settings, s->change_drive) / 1048576.0,
+             csd_model_print(model, settings_model(s->settings, s->change_drive)));
     set_change(s, CHANGE_ATTACH);
     want_agent(s, true, NULL);
     supervisor_next_epoch(s, false, "a CSD is being attached");
@@ -172,17 +176,22 @@ void drive_take_attach(void *owner, struct arrival *a)
 {
     struct supervisor *s = owner;
     struct hill_why why = {{0}};
-    const char *url = a->message->attach->url;
+    const char *url = a->message->attach->url, *text = a->message->attach->csd_model;
+    struct csd_model model = {.on = false};
     if (!may_change(s, &a->from))
         return;
     uint32_t drive;
     int code = settings_may_attach(s->settings, url, &drive, &why);
+    if (!code && *text)
+        code = csd_model_parse(&model, text, &why);
     if (code) {
         router_reply(s->router, &a->from, code, why.text);
         return;
     }
     begin_change(s, CHANGE_ATTACH_WAITS, &a->from);
     s->change_drive = drive;
+    s->change_model = model;
+    s->change_names_model = *text;
     snprintf(s->change_url, sizeof s->change_url, "%s", url);
 }
 
@@ -284,12 +293,32 @@ static void lose_plain(struct supervisor *s)
     go_on_without(s);
 }
 
+/* One of several: the others go on, and requests that have entries on it begin anew. */
+static void lose_one(struct supervisor *s, enum worker w)
+{
+    uint32_t drive = w - WORKER_AGENT;
+    bool changes = s->change != CHANGE_NONE && s->change_drive == drive;
+    if (changes && s->change != CHANGE_DETACH_WAITS)
+        return;
+    log_warn("%s is lost: going on without it (--csd-on-loss degrade); requests that have entries "
+             "there begin anew",
+             settings_url(s->settings, drive));
+    if (changes)
+        detach_lost(s, "the drive was lost before it was empty");
+    settings_detach(s->settings, drive);
+    worker_table_want(&s->workers, w, false, clock_now_ns());
+}
+
 void drive_lose(struct supervisor *s, enum worker w)
 {
     if (s->change == CHANGE_DRAINS)
         set_change(s, CHANGE_DETACH_WAITS);
-    if (w != WORKER_AGENT || !s->workers.rows[w].wanted || !s->settings->options.csd_degrades)
+    if (!worker_is_agent(w) || !s->workers.rows[w].wanted || !s->settings->options.csd_degrades)
         return;
+    if (settings_several(s->settings)) {
+        lose_one(s, w);
+        return;
+    }
     if (s->settings->epoch.csd_plain) {
         if (is_out_of_reach(s, w)) /* also during a change: one that waits for it would for ever */
             lose_plain(s);

@@ -45,6 +45,8 @@ struct csd_options {
 /* A launch costs 40-75 us, so that 1 MiB (350 us of flash at 3 GB/s) hides it. */
 #define CSD_BATCH_BYTES (1u << 20)
 
+#define CSD_JOBS (SCORE_BATCHES + 2) /* transfers on their way at the same time */
+
 /* One contiguous transfer between flash and memory. */
 struct csd_extent {
     uint64_t offset; /* on flash */
@@ -90,8 +92,8 @@ struct csd_ops {
     /* Where what is read for batch b goes; contents undefined. */
     int (*batch)(struct csd_backend *backend, uint32_t b, uint8_t **memory, struct hill_why *why);
     /* Transfers, asynchronous: start, and finish, which every started job needs. Job b is batch
-     * b's: flash to the device. Job SCORE_BATCHES: flash to or from host memory. Extents are the
-     * caller's until finish. */
+     * b's: flash to the device. Jobs SCORE_BATCHES to CSD_JOBS - 1: flash to or from host memory.
+     * Extents are the caller's until finish. */
     int (*start)(struct csd_backend *backend, uint32_t job, const struct csd_extent *extents,
                  size_t n_extents, struct hill_why *why);
     int (*finish)(struct csd_backend *backend, uint32_t job, struct hill_why *why);

@@ -156,9 +156,12 @@ static int allocate(struct cold_pool *pool, struct hill_why *why)
     pool->pages = cold_pages_create();
     pool->extents = calloc(BOUNCE_PAGES, sizeof *pool->extents);
     pool->bounce = csd_drive_alloc(pool->drive, BOUNCE_BYTES);
+    pool->fetches[0].memory = pool->bounce; /* nothing else runs while entries are read */
+    pool->fetches[1].memory = csd_drive_alloc(pool->drive, BOUNCE_BYTES);
+    pool->fetches[1].which = 1;
     pool->directory_pages = csd_drive_alloc(pool->drive, pool_directory_page_bytes(&pool->layout));
     if (pool->stripes && pool->owners && pool->dirty && pool->is_dirty && pool->pages &&
-        pool->extents && pool->bounce && pool->directory_pages)
+        pool->extents && pool->bounce && pool->fetches[1].memory && pool->directory_pages)
         return 0;
     return hill_fail(why, HILL_E_NOMEM, "no memory for the state of %u stripes", n);
 }
@@ -218,6 +221,8 @@ void cold_pool_close(struct cold_pool *pool)
 {
     if (!pool)
         return;
+    if (pool->drive)
+        cold_pool_drop_ahead(pool);
     if (pool->n_dirty > 0)
         write_directory_back(pool);
     for (uint32_t s = 0; pool->stripes && s < pool->layout.n_stripes; s++)
@@ -229,12 +234,15 @@ void cold_pool_close(struct cold_pool *pool)
     free(pool->owners);
     free(pool->dirty);
     free(pool->is_dirty);
-    free(pool->spans);
+    free(pool->spans[0].spans);
+    free(pool->spans[1].spans);
     free(pool->pages);
     free(pool->extents);
     if (pool->drive) {
         if (pool->bounce)
             csd_drive_release(pool->drive, pool->bounce);
+        if (pool->fetches[1].memory)
+            csd_drive_release(pool->drive, pool->fetches[1].memory);
         if (pool->directory_pages)
             csd_drive_release(pool->drive, pool->directory_pages);
     }

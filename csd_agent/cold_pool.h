@@ -102,11 +102,16 @@ int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *adopt, stru
 
 void cold_pool_trim(struct cold_pool *pool, uint32_t sequence);
 
-/* Copy entries into staging slots. *bad_position: of the entry at fault when not 0 is returned for
- * one. */
-int cold_pool_fetch(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
-                    const struct fetch_item *items, uint32_t n_items, struct shm_arena *staging,
-                    struct cold_cost *cost, uint32_t *bad_position, struct hill_why *why);
+/* Entries to be copied into staging slots. */
+struct cold_fetch {
+    uint32_t sequence, layer;
+    const struct fetch_item *items;
+    uint32_t n_items;
+    struct shm_arena *staging;
+};
+/* *bad_position: of the entry at fault when not 0 is returned for one. */
+int cold_pool_fetch(struct cold_pool *pool, const struct cold_fetch *fetch, struct cold_cost *cost,
+                    uint32_t *bad_position, struct hill_why *why);
 
 struct cold_query {
     uint32_t sequence, layer;
@@ -120,6 +125,14 @@ struct cold_query {
 };
 int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, struct cold_cost *cost,
                     struct hill_why *why);
+
+/* Reading ahead: a query or fetch calls begun once, when all that it reads has been asked for. From
+ * within, one of these two may begin the reads of the command that comes next, which must be that
+ * query or fetch (cold_pool_drop_ahead: it is not). They say whether any was begun. */
+void cold_pool_when_begun(struct cold_pool *pool, void (*begun)(void *context), void *context);
+bool cold_pool_query_ahead(struct cold_pool *pool, const struct cold_query *query);
+bool cold_pool_fetch_ahead(struct cold_pool *pool, const struct cold_fetch *fetch);
+void cold_pool_drop_ahead(struct cold_pool *pool);
 
 /* Keys, or whole groups of digests, for the host to evaluate. */
 struct cold_keys {

@@ -5,7 +5,8 @@
  * which scores next to the flash; groups of tokens without a committed slot are passed over where
  * enough of them follow one another. A fetch reads the covering pages of its entries: entries in
  * slot order, pages that overlap or follow each other as one read, as many as fit the bounce buffer
- * at a time.
+ * at a time. Both tell when all their reads have been asked for, so that those of the next command
+ * can begin; these go on into the same memory when that command runs. Nothing else runs in between.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static int pass_scores(void *context, uint32_t span, uint32_t first_slot, uint32
 
     c->cost->scored_bytes = c->job->scored_bytes;
     c->cost->scored_dram_bytes = c->job->scored_dram_bytes;
-    return c->query->scored(c->query->context, c->pool->spans[span].stripe, first_slot, n, scores);
+    return c->query->scored(c->query->context, c->job->spans[span].stripe, first_slot, n, scores);
 }
 
 /* Groups first .. end - 1, as far as slots are in use. */
@@ -52,23 +53,22 @@ static bool group_counts(const struct pool_stripe *record, uint32_t group)
 
 _Static_assert(KV_GROUP_TOKENS == 16, "a group's bits are a quarter of a word's");
 
-static int add_span(struct cold_pool *pool, uint32_t *n_spans, struct csd_span span,
-                    struct hill_why *why)
+static int add_span(struct span_list *list, struct csd_span span, struct hill_why *why)
 {
-    if (*n_spans == pool->spans_room) {
-        uint32_t room = pool->spans_room ? 2 * pool->spans_room : 64;
-        struct csd_span *grown = realloc(pool->spans, room * sizeof *grown);
+    if (list->n == list->room) {
+        uint32_t room = list->room ? 2 * list->room : 64;
+        struct csd_span *grown = realloc(list->spans, room * sizeof *grown);
         if (!grown)
             return hill_fail(why, HILL_E_NOMEM, "no memory for %u spans of digests", room);
-        pool->spans = grown;
-        pool->spans_room = room;
+        list->spans = grown;
+        list->room = room;
     }
-    pool->spans[(*n_spans)++] = span;
+    list->spans[list->n++] = span;
     return 0;
 }
 
 /* A stripe's spans: from its first group that counts to the last, but for gaps of SKIP_BYTES. */
-static int add_spans(struct cold_pool *pool, uint32_t stripe, uint32_t *n_spans,
+static int add_spans(const struct cold_pool *pool, uint32_t stripe, struct span_list *list,
                      struct hill_why *why)
 {
     const struct pool_stripe *record = &pool->directory->stripes[stripe];
@@ -80,7 +80,7 @@ static int add_spans(struct cold_pool *pool, uint32_t stripe, uint32_t *n_spans,
         if (!group_counts(record, g))
             continue;
         if (end > first && (g - end) * group_bytes >= SKIP_BYTES) {
-            status = add_span(pool, n_spans, span_of(stripe, first, end, used), why);
+            status = add_span(list, span_of(stripe, first, end, used), why);
             first = g;
         } else if (end == first) {
             first = g;
@@ -88,46 +88,77 @@ static int add_spans(struct cold_pool *pool, uint32_t stripe, uint32_t *n_spans,
         end = g + 1;
     }
     if (status == 0 && end > first)
-        status = add_span(pool, n_spans, span_of(stripe, first, end, used), why);
+        status = add_span(list, span_of(stripe, first, end, used), why);
     return status;
 }
 
-int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, struct cold_cost *cost,
-                    struct hill_why *why)
+/* All that the query has to read. */
+static int list_spans(const struct cold_pool *pool, const struct cold_query *query,
+                      struct span_list *list, struct hill_why *why)
 {
     const struct cold_owner *owner = cold_owner(pool, query->sequence, query->layer);
-    struct csd_score_job job = {.query = query->query, .scored = pass_scores};
-    struct query_context context = {pool, query, &job, cost};
+    int status = 0;
 
-    job.context = &context;
+    list->n = 0;
     if (pool->layout.key_bytes && !pool_has_keys(&pool->layout))
         return hill_fail(why, HILL_E_PROTOCOL, "this pool has parts of keys, not to be scored");
     if (owner->committed != query->expected)
         return hill_fail(why, HILL_E_PROTOCOL,
                          "sequence %u, layer %u has %u committed slots, the query expects %u",
                          query->sequence, query->layer, owner->committed, query->expected);
-    int status = 0;
     for (uint32_t i = 0; status == 0 && i < owner->n_stripes; i++)
-        status = add_spans(pool, owner->stripes[i], &job.n_spans, why);
-    if (status != 0 || job.n_spans == 0)
+        status = add_spans(pool, owner->stripes[i], list, why);
+    return status;
+}
+
+static void tell_begun(void *context)
+{
+    const struct query_context *c = context;
+    if (c->pool->begun)
+        c->pool->begun(c->pool->begun_context);
+}
+
+int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, struct cold_cost *cost,
+                    struct hill_why *why)
+{
+    struct csd_score_job job = {.query = query->query, .scored = pass_scores, .begun = tell_begun};
+    struct query_context context = {pool, query, &job, cost};
+    int status = 0;
+
+    job.context = &context;
+    pool->spans_which ^= pool->query_ahead;
+    struct span_list *list = &pool->spans[pool->spans_which];
+    if (!pool->query_ahead)
+        status = list_spans(pool, query, list, why);
+    pool->query_ahead = false;
+    if (status != 0 || list->n == 0)
         return status;
-    job.spans = pool->spans;
+    job.spans = list->spans;
+    job.n_spans = list->n;
     status = csd_drive_score(pool->drive, &job, why);
     cost->flash_read_bytes += job.flash_read_bytes;
     return status;
+}
+
+bool cold_pool_query_ahead(struct cold_pool *pool, const struct cold_query *query)
+{
+    struct span_list *list = &pool->spans[!pool->spans_which];
+
+    if (list_spans(pool, query, list, NULL) != 0 || list->n == 0)
+        return false;
+    csd_drive_ahead(pool->drive, list->spans, list->n);
+    return pool->query_ahead = true;
 }
 
 /* ---- fetch ---- */
 
 struct fetch {
     struct cold_pool *pool;
-    struct shm_arena *staging;
+    const struct cold_fetch *wanted;
+    struct fetch_run *run;
     struct cold_cost *cost;
     struct hill_why *why;
     uint32_t *bad_position;
-    struct fetch_item *items; /* in slot order */
-    const uint8_t **memory;   /* where an item's entry was read to */
-    struct csd_extent *extents;
 };
 
 static int compare_slots(const void *a, const void *b)
@@ -146,11 +177,10 @@ static int refuse(const struct fetch *f, const struct fetch_item *item, int code
 
 static bool staging_current(const struct fetch *f, const struct fetch_item *item)
 {
-    return shm_arena_generation(f->staging, item->staging_slot) == item->generation;
+    return shm_arena_generation(f->wanted->staging, item->staging_slot) == item->generation;
 }
 
-static int check_item(const struct fetch *f, const struct fetch_item *item, uint32_t sequence,
-                      uint32_t layer)
+static int check_item(const struct fetch *f, const struct fetch_item *item)
 {
     const struct cold_pool *pool = f->pool;
 
@@ -158,117 +188,181 @@ static int check_item(const struct fetch *f, const struct fetch_item *item, uint
         return refuse(f, item, HILL_E_PROTOCOL, "the slot is not committed");
     const struct pool_stripe *record =
         &pool->directory->stripes[item->cold_slot / pool->layout.stripe_slots];
-    if (record->sequence != sequence || record->layer != layer)
+    if (record->sequence != f->wanted->sequence || record->layer != f->wanted->layer)
         return refuse(f, item, HILL_E_PROTOCOL, "it belongs to another sequence or layer");
     if (cold_pool_position(pool, item->cold_slot) != item->position)
         return refuse(f, item, HILL_E_PROTOCOL, "the slot holds another position");
-    if (item->staging_slot >= f->staging->slot_count)
+    if (item->staging_slot >= f->wanted->staging->slot_count)
         return refuse(f, item, HILL_E_PROTOCOL, "there is no such staging slot");
     if (!staging_current(f, item))
         return refuse(f, item, HILL_E_PROTOCOL, "its staging slot was given back");
     return 0;
 }
 
-/* Plan reads for items from `from` on, as far as the bounce buffer goes; returns the item after the
- * last. */
-static uint32_t plan_reads(struct fetch *f, uint32_t from, uint32_t n_items, uint32_t *n_extents)
+/* Plan reads for the items that follow, as far as the run's memory goes. */
+static void plan_reads(const struct cold_pool *pool, struct fetch_run *r)
 {
-    const struct pool_layout *layout = &f->pool->layout;
+    const struct pool_layout *layout = &pool->layout;
     uint64_t entry_bytes = kv_entry_bytes(&layout->geometry), used = 0;
     struct csd_extent *run = NULL;
-    uint32_t i;
 
-    *n_extents = 0;
-    for (i = from; i < n_items; i++) {
-        uint64_t at = pool_entry_at(layout, f->items[i].cold_slot);
+    r->n_extents = 0;
+    for (r->from = r->to; r->to < r->n_items; r->to++) {
+        uint64_t at = pool_entry_at(layout, r->items[r->to].cold_slot);
         uint64_t first = page_floor(at), end = page_ceil(at + entry_bytes);
         bool follows = run && first <= run->offset + run->bytes;
         uint64_t more = follows ? end - (run->offset + run->bytes) : end - first;
         if (used + more > BOUNCE_BYTES)
             break;
         if (!follows) {
-            run = &f->extents[(*n_extents)++];
-            *run = (struct csd_extent){.offset = first, .memory = f->pool->bounce + used};
+            run = &r->extents[r->n_extents++];
+            *run = (struct csd_extent){.offset = first, .memory = r->memory + used};
         }
         run->bytes += more;
         used += more;
-        f->memory[i] = (uint8_t *)run->memory + (at - run->offset);
+        r->entries[r->to] = (uint8_t *)run->memory + (at - run->offset);
     }
-    return i;
 }
 
 /* Check the entry that was read and put it into its staging slot. */
 static int deliver(const struct fetch *f, uint32_t i)
 {
-    const struct fetch_item *item = &f->items[i];
+    const struct fetch_item *item = &f->run->items[i];
     const struct pool_layout *layout = &f->pool->layout;
     uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), slots = layout->stripe_slots;
     uint32_t expected =
         f->pool->stripes[item->cold_slot / slots]->checksums[item->cold_slot % slots];
 
-    if (pool_entry_checksum(f->memory[i], entry_bytes) != expected)
+    if (pool_entry_checksum(f->run->entries[i], entry_bytes) != expected)
         return refuse(f, item, HILL_E_DAMAGED, "the entry's checksum is wrong");
     if (!staging_current(f, item))
         return refuse(f, item, HILL_E_PROTOCOL, "its staging slot was given back");
-    memcpy(shm_arena_slot(f->staging, item->staging_slot), f->memory[i], entry_bytes);
+    memcpy(shm_arena_slot(f->wanted->staging, item->staging_slot), f->run->entries[i], entry_bytes);
     FAULT_POINT(csd_agent, fetch, begun);
     return 0;
 }
 
-static int fetch_sorted(struct fetch *f, uint32_t n_items)
+static void end_run(struct fetch_run *r)
 {
+    free(r->items);
+    free(r->entries);
+    free(r->extents);
+    *r = (struct fetch_run){.memory = r->memory, .which = r->which};
+}
+
+/* The items looked at, in slot order. */
+static int prepare(const struct fetch *f)
+{
+    const struct cold_fetch *w = f->wanted;
+    struct fetch_run *r = f->run;
     int status = 0;
 
-    for (uint32_t from = 0, next; status == 0 && from < n_items; from = next) {
-        uint32_t n_extents;
-        next = plan_reads(f, from, n_items, &n_extents);
-        status = csd_drive_transfer(f->pool->drive, f->extents, n_extents, f->why);
+    r->n_items = w->n_items;
+    r->items = calloc(w->n_items, sizeof *r->items);
+    r->entries = calloc(w->n_items, sizeof *r->entries);
+    r->extents = calloc(w->n_items, sizeof *r->extents);
+    if (!r->items || !r->entries || !r->extents)
+        return hill_fail(f->why, HILL_E_NOMEM, "no memory to fetch %u entries", w->n_items);
+    if (kv_entry_bytes(&f->pool->layout.geometry) > w->staging->stride)
+        return hill_fail(f->why, HILL_E_PROTOCOL, "staging slots of %u bytes cannot hold an entry",
+                         w->staging->stride);
+    memcpy(r->items, w->items, w->n_items * sizeof *w->items);
+    qsort(r->items, w->n_items, sizeof *r->items, compare_slots);
+    for (uint32_t i = 0; status == 0 && i < w->n_items; i++)
+        status = check_item(f, &r->items[i]);
+    return status;
+}
+
+static int begin_reads(const struct fetch *f)
+{
+    struct fetch_run *r = f->run;
+    plan_reads(f->pool, r);
+    int status = csd_drive_begin(f->pool->drive, r->which, r->extents, r->n_extents, f->why);
+    r->begun = status == 0;
+    return status;
+}
+
+static int end_reads(const struct fetch *f)
+{
+    struct fetch_run *r = f->run;
+    int status = csd_drive_end(f->pool->drive, r->which, r->extents, r->n_extents, f->why);
+    r->begun = false;
+    return status;
+}
+
+static int fetch_all(const struct fetch *f)
+{
+    struct fetch_run *r = f->run;
+    int status = 0;
+
+    while (status == 0 && (r->begun || r->to < r->n_items)) {
+        status = r->begun ? 0 : begin_reads(f);
+        if (status == 0 && r->to == r->n_items && f->pool->begun)
+            f->pool->begun(f->pool->begun_context);
+        if (status == 0)
+            status = end_reads(f);
         if (status != 0) {
-            *f->bad_position = f->items[from].position;
+            *f->bad_position = r->items[r->from].position;
             return status;
         }
         FAULT_POINT(csd_agent, fetch, read);
-        for (uint32_t e = 0; e < n_extents; e++) {
-            f->cost->flash_read_bytes += f->extents[e].bytes;
-            f->cost->link_kv_bytes += f->extents[e].bytes;
+        for (uint32_t e = 0; e < r->n_extents; e++) {
+            f->cost->flash_read_bytes += r->extents[e].bytes;
+            f->cost->link_kv_bytes += r->extents[e].bytes;
         }
-        for (uint32_t i = from; status == 0 && i < next; i++)
+        for (uint32_t i = r->from; status == 0 && i < r->to; i++)
             status = deliver(f, i);
     }
     return status;
 }
 
-int cold_pool_fetch(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
-                    const struct fetch_item *items, uint32_t n_items, struct shm_arena *staging,
-                    struct cold_cost *cost, uint32_t *bad_position, struct hill_why *why)
+int cold_pool_fetch(struct cold_pool *pool, const struct cold_fetch *fetch, struct cold_cost *cost,
+                    uint32_t *bad_position, struct hill_why *why)
 {
-    struct fetch f = {.pool = pool,
-                      .staging = staging,
-                      .cost = cost,
-                      .why = why,
-                      .bad_position = bad_position,
-                      .items = calloc(n_items, sizeof *f.items),
-                      .memory = calloc(n_items, sizeof *f.memory),
-                      .extents = calloc(n_items, sizeof *f.extents)};
+    pool->fetch_which ^= pool->fetch_ahead;
+    struct fetch_run *run = &pool->fetches[pool->fetch_which];
+    const struct fetch f = {pool, fetch, run, cost, why, bad_position};
     int status = 0;
 
     *bad_position = 0;
-    if (!f.items || !f.memory || !f.extents)
-        status = hill_fail(why, HILL_E_NOMEM, "no memory to fetch %u entries", n_items);
-    if (status == 0 && kv_entry_bytes(&pool->layout.geometry) > staging->stride)
-        status = hill_fail(why, HILL_E_PROTOCOL, "staging slots of %u bytes cannot hold an entry",
-                           staging->stride);
-    if (status == 0) {
-        memcpy(f.items, items, n_items * sizeof *items);
-        qsort(f.items, n_items, sizeof *f.items, compare_slots);
-    }
-    for (uint32_t i = 0; status == 0 && i < n_items; i++)
-        status = check_item(&f, &f.items[i], sequence, layer);
+    if (!pool->fetch_ahead)
+        status = prepare(&f);
+    pool->fetch_ahead = false;
     if (status == 0)
-        status = fetch_sorted(&f, n_items);
+        status = fetch_all(&f);
     FAULT_POINT(csd_agent, fetch, done);
-    free(f.items);
-    free(f.memory);
-    free(f.extents);
+    end_run(run);
     return status;
+}
+
+bool cold_pool_fetch_ahead(struct cold_pool *pool, const struct cold_fetch *fetch)
+{
+    struct fetch_run *run = &pool->fetches[!pool->fetch_which];
+    uint32_t bad_position;
+    const struct fetch f = {pool, fetch, run, NULL, NULL, &bad_position};
+
+    pool->fetch_ahead = prepare(&f) == 0 && begin_reads(&f) == 0;
+    if (!pool->fetch_ahead)
+        end_run(run);
+    return pool->fetch_ahead;
+}
+
+/* ---- reading ahead ---- */
+
+void cold_pool_when_begun(struct cold_pool *pool, void (*begun)(void *context), void *context)
+{
+    pool->begun = begun;
+    pool->begun_context = context;
+}
+
+void cold_pool_drop_ahead(struct cold_pool *pool)
+{
+    struct fetch_run *run = &pool->fetches[!pool->fetch_which];
+
+    csd_drive_drop_ahead(pool->drive);
+    if (pool->fetch_ahead) {
+        csd_drive_end(pool->drive, run->which, run->extents, run->n_extents, NULL);
+        end_run(run);
+    }
+    pool->query_ahead = pool->fetch_ahead = false;
 }

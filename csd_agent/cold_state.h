@@ -40,6 +40,23 @@ struct cold_owner {
     uint32_t committed; /* slots */
 };
 
+/* The stretches that a query reads. */
+struct span_list {
+    struct csd_span *spans;
+    uint32_t n, room;
+};
+
+/* A fetch whose entries are read, as many at a time as its memory holds. */
+struct fetch_run {
+    uint8_t *memory;          /* BOUNCE_BYTES */
+    struct fetch_item *items; /* in slot order; NULL: none runs */
+    const uint8_t **entries;  /* where an item's entry is read to */
+    struct csd_extent *extents;
+    uint32_t n_items, n_extents, from, to; /* items that are being read, if that has begun */
+    uint32_t which;                        /* of the drive's transfers */
+    bool begun;
+};
+
 struct cold_pool {
     struct csd_drive *drive;
     struct pool_directory *directory;
@@ -54,8 +71,13 @@ struct cold_pool {
     uint32_t dirty_first, n_dirty;
     uint8_t *bounce;          /* BOUNCE_BYTES */
     uint8_t *directory_pages; /* pool_directory_page_bytes */
-    struct csd_span *spans;   /* of the query that runs */
-    uint32_t spans_room;
+    /* [which], and of the other one what is read ahead */
+    struct span_list spans[2];
+    struct fetch_run fetches[2];
+    uint32_t spans_which, fetch_which;
+    bool query_ahead, fetch_ahead; /* there is something */
+    void (*begun)(void *context);
+    void *begun_context;
     struct cold_page *pages;    /* [BOUNCE_PAGES]: of a scattered demote, */
     struct csd_extent *extents; /* and its transfers */
 };

@@ -49,15 +49,23 @@ static int run_release(struct data_plane *plane, const void *payload,
     return status;
 }
 
+static struct cold_fetch fetch_of(const struct data_plane *plane, const struct record_fetch *record)
+{
+    return (struct cold_fetch){.sequence = record->header.sequence,
+                               .layer = record->header.layer,
+                               .items = (const struct fetch_item *)(record + 1),
+                               .n_items = record->n_entries,
+                               .staging = plane->staging};
+}
+
 static int run_fetch(struct data_plane *plane, const void *payload,
                      struct record_completion *completion, struct cold_cost *cost,
                      struct hill_why *why)
 {
     const struct record_fetch *record = payload;
+    const struct cold_fetch fetch = fetch_of(plane, record);
     STAGE_BEGIN_AT(agent_fetch, &record->header);
-    int status = cold_pool_fetch(plane->pool, record->header.sequence, record->header.layer,
-                                 (const struct fetch_item *)(record + 1), record->n_entries,
-                                 plane->staging, cost, &completion->detail, why);
+    int status = cold_pool_fetch(plane->pool, &fetch, cost, &completion->detail, why);
     STAGE_END(agent_fetch, cost->flash_read_bytes);
 
     completion->count = status == 0 ? record->n_entries : 0;
@@ -232,6 +240,50 @@ static void charge(struct data_plane *plane, const struct command *command,
         drive_write(&plane->drive, device, cost->flash_write_bytes);
 }
 
+/* All that the command under way reads has been asked for: the drive would have nothing to do while
+ * its last bytes are scored or copied. So what the next command reads is asked for, where that one
+ * only reads, too: nothing is written between the two. */
+static void look_ahead(void *context)
+{
+    struct data_plane *plane = context;
+    const struct command *command;
+    const void *payload;
+    uint32_t type, bytes;
+    bool begun = false;
+
+    if (!shm_ring_peek_behind(plane->command, &type, &payload, &bytes) ||
+        (type != RECORD_AGENT_QUERY && type != RECORD_FETCH))
+        return;
+    command = find_command(type);
+    if (bytes < command->fixed_bytes ||
+        ((const struct record_header *)payload)->epoch != plane->epoch ||
+        check(plane, command, false, payload, bytes, NULL) != 0)
+        return; /* in its turn somebody hears of it */
+    if (type == RECORD_FETCH) {
+        const struct cold_fetch fetch = fetch_of(plane, payload);
+        begun = cold_pool_fetch_ahead(plane->pool, &fetch);
+    } else {
+        const struct record_agent_query *record = payload;
+        const struct cold_query query = {.sequence = record->header.sequence,
+                                         .layer = record->header.layer,
+                                         .expected = record->expected};
+        begun = cold_pool_query_ahead(plane->pool, &query);
+    }
+    if (begun) {
+        plane->ahead = payload;
+        plane->ahead_type = type;
+        plane->read_ahead++;
+    }
+}
+
+/* What has been read ahead is nobody's: its command is not what it was. */
+static void drop_ahead(struct data_plane *plane)
+{
+    if (plane->ahead)
+        cold_pool_drop_ahead(plane->pool);
+    plane->ahead = NULL;
+}
+
 static enum held_stream stream_of(const struct command *command, bool background)
 {
     if (background)
@@ -258,6 +310,9 @@ static void carry_out(struct data_plane *plane, const struct command *command, b
         completion.header.sequence %= plane->n_sequences;
         completion.header.layer %= plane->geometry.n_layers;
     }
+    if (malformed)
+        drop_ahead(plane);
+    plane->ahead = NULL; /* it is this one's */
     if (!malformed)
         completion.status = command->run(plane, payload, &completion, &cost, &why);
     plane->device = NULL;
@@ -283,18 +338,24 @@ static void take(struct data_plane *plane, uint32_t type, bool background, const
     const struct command *command = find_command(type);
     struct record_header header;
 
+    if (plane->ahead != payload || plane->ahead_type != type)
+        drop_ahead(plane);
     if (bytes >= sizeof header) {
         memcpy(&header, payload, sizeof header);
         if (header.epoch != plane->epoch) {
+            drop_ahead(plane);
             if (worth_a_line(++plane->dropped))
                 log_warn("dropped a %s record of epoch %u, this is %u", record_name(type),
                          header.epoch, plane->epoch);
             return;
         }
     }
-    if (command && bytes >= command->fixed_bytes)
+    if (command && bytes >= command->fixed_bytes) {
         carry_out(plane, command, background, payload, bytes);
-    else if (worth_a_line(++plane->malformed))
+        return;
+    }
+    drop_ahead(plane);
+    if (worth_a_line(++plane->malformed))
         log_warn("dropped a record of type %u with %u bytes: no command of mine", type, bytes);
 }
 
@@ -365,6 +426,7 @@ int data_plane_turn(struct data_plane *plane)
 {
     uint32_t bytes;
 
+    cold_pool_when_begun(plane->pool, look_ahead, plane);
     if (plane->lost == 0)
         output_send_due(plane); /* a failure is plane->lost */
     if (plane->lost != 0)

@@ -6,6 +6,8 @@
  * Blocks, completions). A turn carries out at most one command, from the command ring when there is
  * one, so that a query waits for one demote record at most. A trim first carries out the demotes
  * that were pushed before it: else they would claim stripes of a sequence that is gone [I18].
+ * When all that a query or fetch reads has been asked for, and the next command is one, too, its
+ * reads begin: several commands' are on their way then, while each is answered in its turn.
  * Output rings that are full are waited for with the doorbell, in slices, with a deadline: nothing
  * is dropped, and the scorer drains its inputs whatever it waits for. Bad records: one of another
  * epoch is dropped and counted; one that record_check refuses, or that does not belong on its ring,
@@ -47,13 +49,16 @@ struct data_plane {
     void *stopping_context;
     /* statistics */
     uint64_t commands, dropped, malformed;
+    uint64_t read_ahead;         /* commands of which reads were begun while the one before ran */
     struct modelled_drive drive; /* counters: the owner may set them before the first turn */
     /* own */
     uint64_t held_max; /* payload bytes that may be held; 0: HELD_BYTES_MAX (tests: few) */
     struct held_output held;
     bool gated;                   /* background work waits for the modelled flash */
     struct drive_command *device; /* the command under way, as the modelled drive sees it */
-    int lost;                     /* why the rings are of no use any more, or 0 */
+    const void *ahead; /* the record whose reads have begun, in the command ring; or NULL */
+    uint32_t ahead_type;
+    int lost; /* why the rings are of no use any more, or 0 */
 };
 
 /* The device model of the commands that start from now on. */

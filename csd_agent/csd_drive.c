@@ -9,8 +9,9 @@
  *                  | score 0      | score 1, hand 0 | score 2, hand 1 ...
  *
  * A batch is at least batch_bytes of flash (or what is left), made of pieces: consecutive groups of
- * one stripe's digests (kv/group.h), or consecutive keys, read by covering pages. Invariant: no
- * read or launch is in flight when score returns.
+ * one stripe's digests (kv/group.h), or consecutive keys, read by covering pages. Batches that are
+ * free when all of a query is being read are for the one that follows, if that is known
+ * (csd_drive_ahead). Invariant: no launch is in flight when score returns, nor a read but for that.
  */
 #include "csd_agent/csd_drive.h"
 
@@ -22,7 +23,7 @@
 #include "csd_agent/digest_cache.h"
 #include "csd_agent/page_sums.h"
 
-#define HOST_JOB SCORE_BATCHES /* of transfers to and from the host; the others are the batches' */
+#define HOST_JOB SCORE_BATCHES /* and the next: to and from the host; the others are the batches' */
 
 #define CAPACITY_BATCHES 4u /* room of a batch buffer, in batch_bytes */
 
@@ -40,6 +41,21 @@ struct batch_plan {
     uint64_t bytes; /* of pages */
 };
 
+/* Where the next piece starts: so many slots behind the first of the span. */
+struct span_cursor {
+    uint32_t span, slot;
+};
+
+/* A query on its way through the batches: numbers count batches, of all queries, b of SCORE_BATCHES
+ * is number modulo that. done <= launched <= started <= done + SCORE_BATCHES. */
+struct stream {
+    const struct csd_span *spans; /* NULL: there is none */
+    uint32_t n_spans;
+    struct span_cursor at;            /* what is to be read next */
+    uint32_t started, launched, done; /* reads started, scoring launched, scores handed over */
+    bool planned_all;
+};
+
 struct csd_drive {
     struct csd_backend *backend;
     const struct csd_ops *ops;
@@ -49,6 +65,7 @@ struct csd_drive {
     struct digest_cache cache;
     uint64_t batch_bytes, capacity;
     struct batch_plan plans[SCORE_BATCHES];
+    struct stream now, next; /* next: of the query that follows, read ahead */
 };
 
 int csd_drive_open(struct csd_drive **out, const char *url, const struct csd_options *options,
@@ -140,12 +157,9 @@ static void note_written(struct csd_drive *d, const struct csd_extent *e, bool w
     }
 }
 
-int csd_drive_transfer(struct csd_drive *d, const struct csd_extent *extents, size_t n_extents,
-                       struct hill_why *why)
+static int check_transfer(struct csd_drive *d, const struct csd_extent *extents, size_t n_extents,
+                          int status, struct hill_why *why)
 {
-    int status = d->ops->start(d->backend, HOST_JOB, extents, n_extents, why);
-    if (status == 0)
-        status = d->ops->finish(d->backend, HOST_JOB, why);
     for (size_t i = 0; d->sums.sums && i < n_extents; i++) {
         if (extents[i].write)
             note_written(d, &extents[i], status == 0);
@@ -153,6 +167,27 @@ int csd_drive_transfer(struct csd_drive *d, const struct csd_extent *extents, si
             status = check_read(d, &extents[i], why);
     }
     return status;
+}
+
+int csd_drive_begin(struct csd_drive *d, uint32_t which, const struct csd_extent *extents,
+                    size_t n_extents, struct hill_why *why)
+{
+    return d->ops->start(d->backend, HOST_JOB + which, extents, n_extents, why);
+}
+
+int csd_drive_end(struct csd_drive *d, uint32_t which, const struct csd_extent *extents,
+                  size_t n_extents, struct hill_why *why)
+{
+    int status = d->ops->finish(d->backend, HOST_JOB + which, why);
+    return check_transfer(d, extents, n_extents, status, why);
+}
+
+int csd_drive_transfer(struct csd_drive *d, const struct csd_extent *extents, size_t n_extents,
+                       struct hill_why *why)
+{
+    int status = csd_drive_begin(d, 0, extents, n_extents, why);
+    return status == 0 ? csd_drive_end(d, 0, extents, n_extents, why)
+                       : check_transfer(d, extents, n_extents, status, why);
 }
 
 void csd_drive_seal(struct csd_drive *d, uint64_t offset, uint64_t bytes, const uint8_t *memory)
@@ -192,11 +227,6 @@ void csd_drive_release(struct csd_drive *d, void *memory)
 
 /* ---- scoring ---- */
 
-/* Where the next piece starts: so many slots behind the first of the span. */
-struct span_cursor {
-    uint32_t span, slot;
-};
-
 /* How many of `left` slots, from the first of a group on, fit into `space` bytes with all their
  * covering pages. A cut falls between groups, on a multiple of 256 slots where it can. */
 static uint32_t slots_that_fit(const struct pool_layout *layout, uint32_t left, uint64_t space)
@@ -232,14 +262,16 @@ static void add_piece(const struct pool_layout *layout, struct batch_plan *plan,
 }
 
 /* Fill the plan from the cursor on; false when nothing was left. */
-static bool plan_batch(const struct csd_drive *d, const struct csd_score_job *job,
-                       struct span_cursor *at, struct batch_plan *plan, uint8_t *memory)
+static bool plan_batch(const struct csd_drive *d, struct stream *s, struct batch_plan *plan,
+                       uint8_t *memory)
 {
+    struct span_cursor *at = &s->at;
+
     plan->n_pieces = 0;
     plan->bytes = 0;
-    while (at->span < job->n_spans && plan->bytes < d->batch_bytes &&
+    while (at->span < s->n_spans && plan->bytes < d->batch_bytes &&
            plan->n_pieces < SCORE_BATCH_PIECES) {
-        const struct csd_span *span = &job->spans[at->span];
+        const struct csd_span *span = &s->spans[at->span];
         uint32_t left = span->n_slots - at->slot;
         uint32_t n = slots_that_fit(&d->layout, left, d->capacity - plan->bytes);
         if (left > 0 && n == 0)
@@ -252,16 +284,6 @@ static bool plan_batch(const struct csd_drive *d, const struct csd_score_job *jo
     }
     return plan->n_pieces > 0;
 }
-
-/* A query on its way through the batches: numbers count batches, b of SCORE_BATCHES is number
- * modulo that. done <= launched <= started <= done + SCORE_BATCHES. */
-struct stream {
-    struct csd_drive *d;
-    struct csd_score_job *job;
-    struct span_cursor at;            /* what is to be read next */
-    uint32_t started, launched, done; /* reads started, scoring launched, scores handed over */
-    bool planned_all;
-};
 
 /* What lies in the drive's DRAM is not read from flash. */
 static void take_from_dram(struct csd_drive *d, struct batch_plan *plan)
@@ -293,43 +315,52 @@ static int take_reads(struct csd_drive *d, const struct batch_plan *plan, uint64
 }
 
 /* Plan the next batch and start reading its digests, unless nothing is left. */
-static int start_batch(struct stream *s, struct hill_why *why)
+static int start_batch(struct csd_drive *d, struct stream *s, struct hill_why *why)
 {
     uint32_t b = s->started % SCORE_BATCHES;
-    struct batch_plan *plan = &s->d->plans[b];
+    struct batch_plan *plan = &d->plans[b];
     uint8_t *memory;
 
-    if (s->at.span == s->job->n_spans) {
+    if (s->at.span == s->n_spans) {
         s->planned_all = true;
         return 0;
     }
-    int status = s->d->ops->batch(s->d->backend, b, &memory, why);
+    int status = d->ops->batch(d->backend, b, &memory, why);
     if (status != 0)
         return status;
-    if (!plan_batch(s->d, s->job, &s->at, plan, memory)) {
+    if (!plan_batch(d, s, plan, memory)) {
         s->planned_all = true;
         return 0;
     }
-    take_from_dram(s->d, plan);
-    status = s->d->ops->start(s->d->backend, b, plan->reads, plan->n_reads, why);
+    take_from_dram(d, plan);
+    status = d->ops->start(d->backend, b, plan->reads, plan->n_reads, why);
     s->started += status == 0;
     return status;
 }
 
-/* Score the oldest batch that is being read. */
-static int launch_batch(struct stream *s, struct hill_why *why)
+/* As many batches as are free. */
+static int start_batches(struct csd_drive *d, struct stream *s, struct hill_why *why)
 {
-    uint32_t b = s->launched % SCORE_BATCHES;
-    struct batch_plan *plan = &s->d->plans[b];
+    int status = 0;
+    while (status == 0 && !s->planned_all && s->started - d->now.done < SCORE_BATCHES)
+        status = start_batch(d, s, why);
+    return status;
+}
 
-    s->launched++; /* whatever comes of it, its read is over */
-    int status = s->d->ops->finish(s->d->backend, b, why);
+/* Score the oldest batch that is being read. */
+static int launch_batch(struct csd_drive *d, struct csd_score_job *job, struct hill_why *why)
+{
+    uint32_t b = d->now.launched % SCORE_BATCHES;
+    struct batch_plan *plan = &d->plans[b];
+
+    d->now.launched++; /* whatever comes of it, its read is over */
+    int status = d->ops->finish(d->backend, b, why);
     if (status != 0)
         return status;
-    status = take_reads(s->d, plan, &s->job->flash_read_bytes, why);
+    status = take_reads(d, plan, &job->flash_read_bytes, why);
     if (status != 0)
         return status;
-    return s->d->ops->execute(s->d->backend, b, plan->pieces, plan->n_pieces, why);
+    return d->ops->execute(d->backend, b, plan->pieces, plan->n_pieces, why);
 }
 
 static int hand_over(const struct batch_plan *plan, struct csd_score_job *job,
@@ -346,44 +377,87 @@ static int hand_over(const struct batch_plan *plan, struct csd_score_job *job,
     return status;
 }
 
-static int finish_batch(struct stream *s, struct hill_why *why)
+static int finish_batch(struct csd_drive *d, struct csd_score_job *job, struct hill_why *why)
 {
-    uint32_t b = s->done++ % SCORE_BATCHES;
+    uint32_t b = d->now.done++ % SCORE_BATCHES;
     const uint16_t *scores;
-    int status = s->d->ops->wait(s->d->backend, b, &scores, why);
+    int status = d->ops->wait(d->backend, b, &scores, why);
 
-    return status == 0 ? hand_over(&s->d->plans[b], s->job, scores) : status;
+    return status == 0 ? hand_over(&d->plans[b], job, scores) : status;
+}
+
+void csd_drive_drop_ahead(struct csd_drive *d)
+{
+    for (; d->next.launched < d->next.started; d->next.launched++)
+        d->ops->finish(d->backend, d->next.launched % SCORE_BATCHES, NULL);
+    d->next = (struct stream){0};
+}
+
+/* What fails here fails again where somebody hears of it. */
+static void go_on_ahead(struct csd_drive *d)
+{
+    if (d->next.spans && start_batches(d, &d->next, NULL) != 0)
+        csd_drive_drop_ahead(d);
+}
+
+void csd_drive_ahead(struct csd_drive *d, const struct csd_span *spans, uint32_t n_spans)
+{
+    uint32_t first = d->now.started;
+    d->next = (struct stream){
+        .spans = spans, .n_spans = n_spans, .started = first, .launched = first, .done = first};
+    go_on_ahead(d);
 }
 
 /* After a failure: nothing may be in flight when score returns. */
-static void abandon(struct stream *s)
+static void abandon(struct csd_drive *d)
 {
     const uint16_t *scores;
 
-    for (; s->launched < s->started; s->launched++)
-        s->d->ops->finish(s->d->backend, s->launched % SCORE_BATCHES, NULL);
+    csd_drive_drop_ahead(d);
+    for (; d->now.launched < d->now.started; d->now.launched++)
+        d->ops->finish(d->backend, d->now.launched % SCORE_BATCHES, NULL);
     for (uint32_t b = 0; b < SCORE_BATCHES; b++)
-        s->d->ops->wait(s->d->backend, b, &scores, NULL);
+        d->ops->wait(d->backend, b, &scores, NULL);
+    d->now.done = d->now.started;
+}
+
+/* Its stream: what was begun of it goes on. */
+static void begin_stream(struct csd_drive *d, const struct csd_score_job *job)
+{
+    uint32_t first = d->now.started;
+    if (d->next.spans != job->spans || d->next.n_spans != job->n_spans)
+        csd_drive_drop_ahead(d);
+    d->now = d->next.spans ? d->next
+                           : (struct stream){.spans = job->spans,
+                                             .n_spans = job->n_spans,
+                                             .started = first,
+                                             .launched = first,
+                                             .done = first};
+    d->next = (struct stream){0};
 }
 
 int csd_drive_score(struct csd_drive *d, struct csd_score_job *job, struct hill_why *why)
 {
-    struct stream s = {.d = d, .job = job};
+    bool told = false;
 
     job->flash_read_bytes = job->scored_bytes = job->scored_dram_bytes = 0;
+    begin_stream(d, job);
     digest_cache_turn(&d->cache);
     int status = d->ops->query(d->backend, &job->query, why);
     while (status == 0) {
-        while (status == 0 && !s.planned_all && s.started - s.done < SCORE_BATCHES)
-            status = start_batch(&s, why);
-        if (status == 0 && s.done == s.started)
+        status = start_batches(d, &d->now, why);
+        if (status == 0 && d->now.done == d->now.started)
             return 0;
-        if (status == 0 && s.launched < s.started)
-            status = launch_batch(&s, why);
+        if (status == 0 && d->now.launched < d->now.started)
+            status = launch_batch(d, job, why);
+        if (status == 0 && d->now.planned_all && !told && job->begun)
+            job->begun(job->context);
+        told |= d->now.planned_all;
+        go_on_ahead(d); /* while the device scores */
         /* the batch before, so that one is always being scored; at the end, the last one too */
-        if (status == 0 && (s.launched - s.done > 1 || s.launched == s.started))
-            status = finish_batch(&s, why);
+        if (status == 0 && (d->now.launched - d->now.done > 1 || d->now.launched == d->now.started))
+            status = finish_batch(d, job, why);
     }
-    abandon(&s);
+    abandon(d);
     return status;
 }

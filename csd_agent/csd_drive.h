@@ -27,6 +27,9 @@ struct csd_score_job {
      * ends the job and is its result. */
     int (*scored)(void *context, uint32_t span, uint32_t first_slot, uint32_t n,
                   const uint16_t *scores);
+    /* Called once, when all that is read for it has been asked for: the drive will soon have
+     * nothing to do. NULL allowed. */
+    void (*begun)(void *context);
     void *context;
     uint64_t flash_read_bytes; /* out: also on failure */
     /* out: read from flash, and from the drive's DRAM, of digests whose scores were handed over;
@@ -52,8 +55,19 @@ int csd_drive_prepare(struct csd_drive *drive, const struct pool_layout *layout,
  * HILL_E_DAMAGED: a page of digests or keys is not what was written. */
 int csd_drive_transfer(struct csd_drive *drive, const struct csd_extent *extents, size_t n_extents,
                        struct hill_why *why);
+/* The same in two halves, of two such transfers at most, `which` 0 and 1: what was begun without an
+ * error is to be ended. Extents and memory are the caller's until then. Transfer is which 0. */
+int csd_drive_begin(struct csd_drive *drive, uint32_t which, const struct csd_extent *extents,
+                    size_t n_extents, struct hill_why *why);
+int csd_drive_end(struct csd_drive *drive, uint32_t which, const struct csd_extent *extents,
+                  size_t n_extents, struct hill_why *why);
 /* In-storage scoring: no key leaves the drive, only scores do. */
 int csd_drive_score(struct csd_drive *drive, struct csd_score_job *job, struct hill_why *why);
+/* Begin to read for the query that is scored next, which has these very spans, as far as batches
+ * are free; called before a score, or from within `begun` of one. */
+void csd_drive_ahead(struct csd_drive *drive, const struct csd_span *spans, uint32_t n_spans);
+/* That query does not come, or is another one. */
+void csd_drive_drop_ahead(struct csd_drive *drive);
 /* These pages, of the plane of digests or keys, are right: what is read there from now on is to be
  * the same. */
 void csd_drive_seal(struct csd_drive *drive, uint64_t offset, uint64_t bytes,

@@ -82,7 +82,13 @@ static int file_load(struct csd_backend *backend, const struct csd_program *prog
                                             .cast = program->cast,
                                             .on_host = f->on_host,
                                             .device = f->device};
-    return score_device_create(&f->score, &settings, why);
+    uint8_t *batches[SCORE_BATCHES];
+    int status = score_device_create(&f->score, &settings, why);
+    for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++)
+        status = score_device_map(f->score, b, &batches[b], why);
+    if (status == 0)
+        file_io_pin(f->io, batches, SCORE_BATCHES, program->batch_bytes);
+    return status;
 }
 
 static int file_batch(struct csd_backend *backend, uint32_t b, uint8_t **memory,

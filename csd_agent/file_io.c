@@ -53,6 +53,8 @@ struct file_io {
     uint64_t mapped;
     char *created; /* path of a file that was not there before, else NULL */
     struct io_uring ring;
+    struct iovec pinned[FILE_IO_PINNED]; /* as the ring has them registered */
+    uint32_t n_pinned;
     struct piece pieces[FILE_IO_DEPTH]; /* by the index that user_data carries */
     uint32_t free_pieces[FILE_IO_DEPTH];
     uint32_t n_free;
@@ -310,15 +312,43 @@ static int run_plain(struct file_io *io, struct cursor *cursor, struct hill_why 
     return status;
 }
 
+void file_io_pin(struct file_io *io, uint8_t *const *memory, uint32_t n, uint64_t bytes)
+{
+    if (!io->uring || !io->direct || n > FILE_IO_PINNED)
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        io->pinned[i] = (struct iovec){memory[i], bytes};
+    int status = io_uring_register_buffers(&io->ring, io->pinned, n);
+    if (status == 0)
+        io->n_pinned = n;
+    else
+        log_debug("the cold pool's buffers are not pinned: %s", strerror(-status));
+}
+
+/* Which of the pinned ones the piece lies in; n_pinned: none. */
+static uint32_t pinned_of(const struct file_io *io, const struct piece *piece)
+{
+    uint32_t i = 0;
+    while (i < io->n_pinned && (piece->memory < (uint8_t *)io->pinned[i].iov_base ||
+                                piece->memory + piece->bytes >
+                                    (uint8_t *)io->pinned[i].iov_base + io->pinned[i].iov_len))
+        i++;
+    return i;
+}
+
 /* The submission queue is as long as the table of pieces, so there is always room. */
 static void prepare_piece(struct file_io *io, uint32_t index)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
     const struct piece *piece = &io->pieces[index];
+    uint32_t pinned = pinned_of(io, piece);
 
     if (!sqe)
         abort();
-    if (piece->write)
+    if (!piece->write && pinned < io->n_pinned)
+        io_uring_prep_read_fixed(sqe, io->fd, piece->memory, piece->bytes, piece->offset,
+                                 (int)pinned);
+    else if (piece->write)
         io_uring_prep_write(sqe, io->fd, piece->memory, piece->bytes, piece->offset);
     else
         io_uring_prep_read(sqe, io->fd, piece->memory, piece->bytes, piece->offset);

@@ -5,14 +5,13 @@
  * of FILE_IO_DEPTH entries in pieces of at most FILE_IO_PIECE_BYTES. Where the file system refuses
  * O_DIRECT (EINVAL) the page cache is used, where io_uring is not to be had (ENOSYS, EPERM, ...)
  * pread and pwrite; a file in memory (tmpfs) is mapped and read by copying. All of that is logged
- * once. Who calls it:
- * file_backend.c, xrt_backend.c. Concurrency: one thread. file_io_run returns when all its extents have been
- * moved; jobs (start, finish) let several lots be on their way, so that the drive always has work.
- * Failure: HILL_E_IO and others from errno with the offset in why; the first one of a job counts,
- * but nothing of it is in flight any more on return. A device that leaves a transfer unanswered for
- * FILE_IO_DEADLINE_MS is HILL_E_TIMEOUT: the file is dead then (every later call fails,
- * file_io_dead), and memory that it was given must not be freed, since the kernel may still write
- * to it.
+ * once. Who calls it: file_backend.c, xrt_backend.c. Concurrency: one thread. file_io_run returns
+ * when all its extents have been moved; jobs (start, finish) let several lots be on their way, so
+ * that the drive always has work. Failure: HILL_E_IO and others from errno with the offset in why;
+ * the first one of a job counts, but nothing of it is in flight any more on return. A device that
+ * leaves a transfer unanswered for FILE_IO_DEADLINE_MS is HILL_E_TIMEOUT: the file is dead then
+ * (every later call fails, file_io_dead), and memory that it was given must not be freed, since the
+ * kernel may still write to it.
  */
 #ifndef HILL_CSD_AGENT_FILE_IO_H
 #define HILL_CSD_AGENT_FILE_IO_H
@@ -44,11 +43,17 @@ bool file_io_direct(const struct file_io *io);
 void file_io_describe(const struct file_io *io, const char *device, char *text, size_t size);
 bool file_io_dead(const struct file_io *io);
 
+/* Memory [n][bytes] that is read into again and again: its pages are pinned once and not for each
+ * read. Once, at most FILE_IO_PINNED. Where that is refused (a limit of locked memory) reads go on
+ * as they were. */
+#define FILE_IO_PINNED SCORE_BATCHES
+void file_io_pin(struct file_io *io, uint8_t *const *memory, uint32_t n, uint64_t bytes);
+
 /* Jobs: transfers that go on while the caller does something else. start submits what fits the
  * depth, earlier jobs first; extents and memory stay the caller's until finish, which every started
  * job needs (after a failure too), returned. One job of a number at a time. What of a failure start
  * reports is final: nothing was started. Without io_uring all the work is done in finish. */
-#define FILE_IO_JOBS (SCORE_BATCHES + 1) /* as struct csd_ops numbers them */
+#define FILE_IO_JOBS CSD_JOBS
 int file_io_start(struct file_io *io, uint32_t job, const struct csd_extent *extents,
                   size_t n_extents, struct hill_why *why);
 int file_io_finish(struct file_io *io, uint32_t job, struct hill_why *why);

@@ -43,6 +43,15 @@ static uint32_t fill_block(const struct query_run *run, struct record_score_bloc
     return tuples;
 }
 
+/* FP16 K and V that the scorer is charged. `score` is a rate of INT8 digests, a byte a value: FP16
+ * keys that are cast are twice as many bytes, INT4 digests half. */
+static uint64_t charged_kv(const struct data_plane *plane, uint32_t n_slots)
+{
+    const struct pool_layout *layout = cold_pool_layout(plane->pool);
+    uint32_t bits = pool_has_keys(layout) ? 16 : kv_digest_bits(&layout->geometry);
+    return (uint64_t)n_slots * kv_entry_bytes(&layout->geometry) * bits / 8;
+}
+
 /* The same under a device model: the block leaves when its scores are on the host. read: for these
  * slots, of flash and of DRAM. */
 static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, uint32_t n,
@@ -56,11 +65,8 @@ static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
     if (!held)
         return plane->lost;
     uint32_t tuples = fill_block(run, (void *)held->payload, stripe, first, n, scores);
-    /* `score` is a rate of digests, a byte a value: of FP16 keys there are twice as many */
-    uint64_t kv_bytes = (uint64_t)tuples * kv_entry_bytes(&plane->geometry) *
-                        (pool_has_keys(cold_pool_layout(plane->pool)) ? 2 : 1);
     if (plane->drive.model.figures.on) /* its scorer passes over slots that do not count */
-        due = drive_score(&plane->drive, run->device, read, kv_bytes,
+        due = drive_score(&plane->drive, run->device, read, charged_kv(plane, tuples),
                           tuples * sizeof(struct score_tuple));
     if (tuples == 0) {
         free(held);

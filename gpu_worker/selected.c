@@ -168,8 +168,14 @@ static int begin(struct request *r, struct hill_why *why)
 void selected_drop(struct request *r)
 {
     struct selected *x = r->selected;
+    r->selected = NULL;
+    if (x && !span_reader_close(x->reader)) { /* first: it writes into what follows */
+        log_warn("prefix store %.300s: its drive does not answer; memory that it may still write "
+                 "to is left to it",
+                 x->store->dir);
+        return;
+    }
     if (x) {
-        span_reader_close(x->reader); /* first: it writes into what follows */
         free(x->runs);
         free(x->sums);
         free(x->keys[0]);
@@ -180,7 +186,6 @@ void selected_drop(struct request *r)
         free(x->spans);
     }
     free(x);
-    r->selected = NULL;
 }
 
 /* ---- a layer --------------------------------------------------------------------------------- */

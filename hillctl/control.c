@@ -204,19 +204,23 @@ static int change(struct short_command *c, Hill__Message *message)
 int command_attach(int argc, char **argv)
 {
     struct short_command c = {
-        .program = {.name = "hillctl attach",
-                    .usage = "[URL] [--run-dir DIR]",
-                    .summary =
-                        "Attach the computational storage drive, also while requests decode.",
-                    .example = "hillctl attach file:/mnt/nvme/cold.pool",
-                    .positional_max = 1}};
+        .program = {
+            .name = "hillctl attach",
+            .usage = "[URL [CSD_MODEL]] [--run-dir DIR]",
+            .summary = "Attach the computational storage drive, also while requests decode.",
+            .example = "hillctl attach file:/mnt/nvme/cold.pool",
+            .notes = "CSD_MODEL: as --csd-model has it, or off. Without it a drive has the "
+                     "model that it\nhad when it was here last, or that --csd-model gave it; "
+                     "another drive has none.\n",
+            .positional_max = 2}};
     int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;
     Hill__Attach attach = HILL__ATTACH__INIT;
     Hill__Message message = HILL__MESSAGE__INIT;
-    attach.url =
-        (char *)(options_positional_count(c.options) ? options_positional(c.options, 0) : "");
+    unsigned said = options_positional_count(c.options);
+    attach.url = (char *)(said > 0 ? options_positional(c.options, 0) : "");
+    attach.csd_model = (char *)(said > 1 ? options_positional(c.options, 1) : "");
     message.body_case = HILL__MESSAGE__BODY_ATTACH;
     message.attach = &attach;
     return change(&c, &message);

@@ -8,7 +8,10 @@
 
 #include "base/whole_io.h"
 
-#define READERS 4u
+#include "base/clock.h"
+
+#define READERS  4u
+#define CLOSE_MS 2000 /* for reads that have begun; a drive that works needs milliseconds */
 
 struct job {
     struct job *next;
@@ -18,13 +21,14 @@ struct job {
 
 struct span_reader {
     pthread_mutex_t lock;
-    pthread_cond_t work;
+    pthread_cond_t work, gone; /* gone: a thread has ended */
     pthread_t threads[READERS];
-    uint32_t n_threads;
+    uint32_t n_threads, running;
     struct job *head, **tail;
     uint64_t given, done;
     int rc; /* the first that failed */
     bool closing;
+    bool left; /* the caller has gone: who ends last frees this */
     void (*wake)(void *context);
     void *context;
 };
@@ -60,6 +64,18 @@ static void take_out_done(struct span_reader *r)
         r->wake(r->context);
 }
 
+static void destroy(struct span_reader *r)
+{
+    for (struct job *job = r->head, *next; job; job = next) {
+        next = job->next;
+        free(job);
+    }
+    pthread_cond_destroy(&r->work);
+    pthread_cond_destroy(&r->gone);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
 static void *thread_main(void *argument)
 {
     struct span_reader *r = argument;
@@ -78,13 +94,19 @@ static void *thread_main(void *argument)
         job->read++;
         take_out_done(r);
     }
+    r->running--;
+    pthread_cond_signal(&r->gone);
+    bool last = r->left && r->running == 0;
     pthread_mutex_unlock(&r->lock);
+    if (last)
+        destroy(r);
     return NULL;
 }
 
 int span_reader_open(struct span_reader **out, void (*wake)(void *context), void *context)
 {
     sigset_t all, before;
+    pthread_condattr_t monotonic;
     struct span_reader *r = calloc(1, sizeof *r);
     *out = NULL;
     if (!r)
@@ -94,11 +116,18 @@ int span_reader_open(struct span_reader **out, void (*wake)(void *context), void
     r->context = context;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->work, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->gone, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_mutex_lock(&r->lock);
     while (r->n_threads < READERS &&
            !pthread_create(&r->threads[r->n_threads], NULL, thread_main, r))
         r->n_threads++;
+    r->running = r->n_threads;
+    pthread_mutex_unlock(&r->lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!r->n_threads) {
         span_reader_close(r);
@@ -108,23 +137,29 @@ int span_reader_open(struct span_reader **out, void (*wake)(void *context), void
     return 0;
 }
 
-void span_reader_close(struct span_reader *r)
+bool span_reader_close(struct span_reader *r)
 {
     if (!r)
-        return;
+        return true;
+    int64_t until = clock_deadline_ms(CLOSE_MS);
+    struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
     pthread_mutex_lock(&r->lock);
     r->closing = true;
     pthread_cond_broadcast(&r->work);
+    while (r->running > 0 && clock_now_ns() < until)
+        pthread_cond_timedwait(&r->gone, &r->lock, &at);
+    bool ended = r->running == 0;
+    r->left = !ended;
+    r->wake = NULL;
+    for (uint32_t i = 0; !ended && i < r->n_threads; i++)
+        pthread_detach(r->threads[i]);
     pthread_mutex_unlock(&r->lock);
+    if (!ended)
+        return false;
     for (uint32_t i = 0; i < r->n_threads; i++)
         pthread_join(r->threads[i], NULL);
-    for (struct job *job = r->head, *next; job; job = next) {
-        next = job->next;
-        free(job);
-    }
-    pthread_cond_destroy(&r->work);
-    pthread_mutex_destroy(&r->lock);
-    free(r);
+    destroy(r);
+    return true;
 }
 
 int span_reader_give(struct span_reader *r, const struct span *spans, uint32_t n, uint64_t *number)

@@ -92,12 +92,9 @@ static int read_drives(struct hill_pipeline_options *out, const char *text, stru
             return code;
         at = next;
     }
-    const char *alone = out->csd_degrades ? "--csd-on-loss degrade"
-                        : out->record     ? "--record"
-                                          : NULL;
-    return alone ? hill_fail(why, HILL_E_INVALID, "%s is for one drive, --csd names %u", alone,
-                             out->n_csd)
-                 : 0;
+    return out->record ? hill_fail(why, HILL_E_INVALID, "--record is for one drive, --csd names %u",
+                                   out->n_csd)
+                       : 0;
 }
 
 int hill_drives_read(struct hill_pipeline_options *out, struct csd_model *model,

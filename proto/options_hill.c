@@ -143,7 +143,7 @@ const struct option_spec hill_pipeline_specs[] = {
            .fallback = "", .unset_help = "as --device"),
     OPTION("csd-on-loss", CHOICE, "wait|degrade",
            "when the CSD agent is lost: wait for another one, or go on without a drive, as after "
-           "detach",
+           "detach; of several, with the others",
            .choices = "wait|degrade", .fallback = "wait"),
     OPTION("csd-model", STRING, "KEY=VALUE,...",
            "the times of a modelled drive instead of the real one's: flash, write, link, gpu_link, "

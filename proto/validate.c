@@ -554,6 +554,7 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
         return 0;
     case HILL__MESSAGE__BODY_ATTACH:
         CHECK("attach", "url", text_ok(message->attach->url));
+        CHECK("attach", "csd_model", text_ok(message->attach->csd_model));
         return 0;
     case HILL__MESSAGE__BODY_DETACH:
         CHECK("detach", "url", text_ok(message->detach->url));

@@ -497,6 +497,21 @@ int shm_ring_peek(struct shm_ring_end *end, uint32_t *type, const void **payload
     return 0;
 }
 
+bool shm_ring_peek_behind(const struct shm_ring_end *end, uint32_t *type, const void **payload,
+                          uint32_t *payload_bytes)
+{
+    struct shm_ring_end behind = *end; /* what it finds is not the end's */
+    behind.tap = NULL;
+    behind.local += behind.reserved;
+    behind.reserved = 0;
+    if (!end->reserved || find_record(&behind) != 0)
+        return false;
+    *type = behind.type;
+    *payload = behind.data + position(&behind, behind.local) + sizeof(struct record);
+    *payload_bytes = behind.payload_bytes;
+    return true;
+}
+
 void shm_ring_skip(struct shm_ring_end *end)
 {
     if (!end->reserved)

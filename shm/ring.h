@@ -156,6 +156,11 @@ int shm_ring_push(struct shm_ring_end *end, uint32_t type, const void *payload,
 int shm_ring_peek(struct shm_ring_end *end, uint32_t *type, const void **payload,
                   uint32_t *payload_bytes);
 
+/* Consumer: the record behind the peeked one, for a look: nothing is taken, no tap is told, and it
+ * may be there a moment later. Its payload is valid until it is released in its turn. */
+bool shm_ring_peek_behind(const struct shm_ring_end *end, uint32_t *type, const void **payload,
+                          uint32_t *payload_bytes);
+
 /* Consumer: drop the peeked record; ring the producer's doorbell if it was refused room. */
 void shm_ring_release(struct shm_ring_end *end);
 

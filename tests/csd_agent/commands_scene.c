@@ -57,9 +57,9 @@ void scene_start(struct scene *s)
     assert_int_equal(pthread_create(&s->thread, NULL, agent_main, s), 0);
 }
 
-void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_bytes)
+void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits)
 {
-    struct kv_geometry g = {2, 4, 2, 24};
+    struct kv_geometry g = {2, 4, 2, 24, bits};
     struct cold_pool_config config = {.url = pool_url(),
                                       .options = {.create = true, .batch_bytes = 20000},
                                       .geometry = g,
@@ -95,6 +95,11 @@ void scene_add_windows(struct scene *s)
     s->windows = aligned_alloc(4096, KV_KEY_WINDOWS * (64u << 10));
     memset(s->windows, 0xa5, KV_KEY_WINDOWS * (64u << 10));
     s->plane.key_windows = s->windows;
+}
+
+void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_bytes)
+{
+    scene_prepare_as(s, wrong_position, key_bytes, 8);
 }
 
 void scene_prepare(struct scene *s, uint32_t wrong_position)
@@ -340,14 +345,12 @@ struct record_completion query(struct scene *s, uint32_t sequence, uint32_t laye
 
 #define FETCH_STRIDE 61u /* slots, a prime */
 
-struct record_completion fetch_some(struct scene *s, uint32_t sequence, uint32_t layer)
+void push_fetch(struct scene *s, struct wanted *w, uint32_t sequence, uint32_t layer)
 {
-    struct {
-        struct record_fetch record;
-        struct fetch_item items[16];
-    } r = {.record = {.header = header(sequence, layer), .tag = ++s->next_tag}};
-    uint32_t slots[16], n = 0, entry_bytes = kv_entry_bytes(&s->m.g);
+    uint32_t slots[16], n = 0;
 
+    memset(w, 0, sizeof *w);
+    w->record = (struct record_fetch){.header = header(sequence, layer), .tag = ++s->next_tag};
     uint32_t all = s->m.n_stripes * s->m.stripe_slots, slot = random_below(all);
     assert_true(all % FETCH_STRIDE != 0); /* so that it comes by every slot */
     for (uint32_t i = 0; i < all && n < 16; i++, slot = (slot + FETCH_STRIDE) % all) {
@@ -355,25 +358,42 @@ struct record_completion fetch_some(struct scene *s, uint32_t sequence, uint32_t
         if (s->m.slots[slot].state != SLOT_COMMITTED || stripe->sequence != sequence ||
             stripe->layer != layer)
             continue;
-        r.items[n++] = (struct fetch_item){slot, s->m.slots[slot].position, 0, 0};
+        w->items[n++] = (struct fetch_item){slot, s->m.slots[slot].position, 0, 0};
     }
+    w->record.n_entries = n;
     if (n == 0)
-        return (struct record_completion){.count = 0};
+        return;
     assert_int_equal(shm_arena_take(&s->staging, n, slots), 0);
     for (uint32_t i = 0; i < n; i++) {
-        r.items[i].staging_slot = slots[i];
-        r.items[i].generation = shm_arena_generation(&s->staging, slots[i]);
+        w->items[i].staging_slot = slots[i];
+        w->items[i].generation = shm_arena_generation(&s->staging, slots[i]);
+        memset(shm_arena_slot(&s->staging, slots[i]), 0xa5, kv_entry_bytes(&s->m.g));
     }
-    r.record.n_entries = n;
-    push(s, COMMAND, RECORD_FETCH, &r, (uint32_t)(sizeof r.record + n * sizeof *r.items));
+    push(s, COMMAND, RECORD_FETCH, w, (uint32_t)(sizeof w->record + n * sizeof *w->items));
+}
+
+struct record_completion collect_fetch(struct scene *s, const struct wanted *w)
+{
+    uint32_t n = w->record.n_entries, entry_bytes = kv_entry_bytes(&s->m.g), slots[16];
     struct record_completion c = completion(s);
-    assert_int_equal(c.tag, r.record.tag);
+
+    assert_int_equal(c.tag, w->record.tag);
     assert_int_equal(c.status, 0);
     assert_int_equal(c.count, n);
     assert_true(c.link_kv_bytes >= entry_bytes);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = w->items[i].staging_slot;
         assert_memory_equal(shm_arena_slot(&s->staging, slots[i]),
-                            s->m.entries + (size_t)r.items[i].cold_slot * entry_bytes, entry_bytes);
+                            s->m.entries + (size_t)w->items[i].cold_slot * entry_bytes,
+                            entry_bytes);
+    }
     shm_arena_give(&s->staging, n, slots);
     return c;
+}
+
+struct record_completion fetch_some(struct scene *s, uint32_t sequence, uint32_t layer)
+{
+    struct wanted w;
+    push_fetch(s, &w, sequence, layer);
+    return w.record.n_entries ? collect_fetch(s, &w) : (struct record_completion){.count = 0};
 }

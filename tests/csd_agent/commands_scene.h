@@ -45,7 +45,10 @@ void *agent_main(void *context);
 void scene_start(struct scene *s);
 
 /* Without its thread: the plane is the caller's to change. key_bytes: of a pool of keys; 0: of
- * digests. */
+ * digests. bits: of a digest's mantissas. */
+void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits);
+
+/* Digests of 8 bits. */
 void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_bytes);
 
 void scene_prepare(struct scene *s, uint32_t wrong_position);
@@ -105,7 +108,15 @@ struct record_completion collect(struct scene *s, const struct asked *q, uint32_
 struct record_completion query(struct scene *s, uint32_t sequence, uint32_t layer,
                                uint32_t block_tokens);
 
-/* Up to 16 entries; count 0: there are none. */
+/* A FETCH of up to 16 entries; n_entries 0: there are none, and nothing was pushed. */
+struct wanted {
+    struct record_fetch record;
+    struct fetch_item items[16];
+};
+void push_fetch(struct scene *s, struct wanted *w, uint32_t sequence, uint32_t layer);
+struct record_completion collect_fetch(struct scene *s, const struct wanted *w);
+
+/* Both; count 0: there are none. */
 struct record_completion fetch_some(struct scene *s, uint32_t sequence, uint32_t layer);
 
 #endif

@@ -163,17 +163,20 @@ static void random_fetch(struct pool_scene *s, uint32_t sequence, uint32_t layer
     if (n == 0)
         return;
     random_bytes(shm_arena_slot(&s->staging, 0), STAGING_SLOTS * s->staging.stride);
-    assert_int_equal(
-        cold_pool_fetch(s->pool, sequence, layer, items, n, &s->staging, &cost, &bad, &why), 0);
+    assert_int_equal(cold_pool_fetch(s->pool,
+                                     &(struct cold_fetch){sequence, layer, items, n, &s->staging},
+                                     &cost, &bad, &why),
+                     0);
     for (uint32_t i = 0; i < n; i++)
         assert_memory_equal(shm_arena_slot(&s->staging, items[i].staging_slot),
                             s->m.entries + (size_t)items[i].cold_slot * entry_bytes, entry_bytes);
     assert_int_equal(cost.flash_read_bytes, cost.link_kv_bytes);
     assert_int_equal(cost.link_kv_bytes % CSD_ALIGN, 0);
     items[0].generation++;
-    assert_int_equal(
-        cold_pool_fetch(s->pool, sequence, layer, items, n, &s->staging, &cost, &bad, &why),
-        HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_fetch(s->pool,
+                                     &(struct cold_fetch){sequence, layer, items, n, &s->staging},
+                                     &cost, &bad, &why),
+                     HILL_E_PROTOCOL);
 }
 
 /* The stripe's committed slots, some at a time; what was only written is free. */
@@ -544,7 +547,9 @@ static void test_commands_that_do_not_fit_the_state_change_nothing(void **state)
                                  {base, 77, 0, generation},
                                  {base, 0, STAGING_SLOTS, generation}};
     for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(cold_pool_fetch(s.pool, 0, 1, &items[i], 1, &s.staging, &cost, &bad, &why),
+        assert_int_equal(cold_pool_fetch(s.pool,
+                                         &(struct cold_fetch){0, 1, &items[i], 1, &s.staging},
+                                         &cost, &bad, &why),
                          HILL_E_PROTOCOL);
     pool_scene_close(&s);
 }

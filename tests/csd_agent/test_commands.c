@@ -139,6 +139,151 @@ static void test_a_trim_leaves_demotes_that_wait_for_a_release(void **state)
     scene_close(&s);
 }
 
+/* Two sequences with entries, in stripes 0 and 1, and the agent's thread at rest. */
+static void open_with_entries(struct scene *s, uint32_t n, uint32_t other)
+{
+    scene_open(s, COLD_NO_POSITION);
+    s->m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    s->m.stripes[1] = (struct model_stripe){true, 1, 1, 0};
+    grow(s, 0, 0, n);
+    grow(s, 1, 1, other);
+    scene_stop(s);
+}
+
+/* What several commands read is on its way together: each was begun while the one before it ran,
+ * and each has its own answer, in its turn. */
+static void test_the_next_commands_reads_begin_while_one_runs(void **state)
+{
+    struct scene s;
+    struct asked q[4];
+    struct wanted f[4];
+
+    (void)state;
+    random_seed(27);
+    open_with_entries(&s, 400, 300);
+    push_query(&s, &q[0], 0, 0, 64);
+    push_query(&s, &q[1], 1, 1, 50);
+    push_fetch(&s, &f[0], 0, 0);
+    push_fetch(&s, &f[1], 1, 1);
+    push_fetch(&s, &f[2], 0, 0);
+    push_query(&s, &q[2], 1, 1, 64);
+    push_query(&s, &q[3], 1, 1, 7);
+    uint64_t demoted = push_demote(&s, 400, 30); /* nobody waits for it */
+    scene_start(&s);
+    collect(&s, &q[0], COLD_NO_POSITION);
+    collect(&s, &q[1], COLD_NO_POSITION);
+    for (int i = 0; i < 3; i++)
+        collect_fetch(&s, &f[i]);
+    collect(&s, &q[2], COLD_NO_POSITION);
+    collect(&s, &q[3], COLD_NO_POSITION);
+    expect(&s, demoted, RECORD_DEMOTE, 0);
+    assert_int_equal(s.plane.read_ahead, 6);
+    scene_close(&s);
+}
+
+/* A command that changes what lies there ends the look: what is behind it is read after it. */
+static void test_nothing_is_read_ahead_of_a_change(void **state)
+{
+    struct scene s;
+    struct asked q[4];
+    struct wanted f[2];
+    uint32_t slot = 33;
+
+    (void)state;
+    random_seed(28);
+    open_with_entries(&s, 400, 300);
+    struct {
+        struct record_release record;
+        uint32_t slot;
+    } gone = {.record = {.header = header(0, 0), .tag = 5000, .n_slots = 1}, .slot = slot};
+    struct {
+        struct record_commit record;
+        uint32_t slot;
+    } back = {.record = {.header = header(0, 0), .tag = 5001, .n_slots = 1}, .slot = slot};
+    push_query(&s, &q[0], 0, 0, 64);
+    push(&s, COMMAND, RECORD_RELEASE, &gone, sizeof gone.record + 4);
+    s.m.slots[slot].state = SLOT_WRITTEN; /* by then */
+    push_query(&s, &q[1], 0, 0, 64);
+    push_fetch(&s, &f[0], 0, 0);
+    push(&s, COMMAND, RECORD_COMMIT, &back, sizeof back.record + 4);
+    s.m.slots[slot].state = SLOT_COMMITTED;
+    push_query(&s, &q[2], 0, 0, 64);
+    push_fetch(&s, &f[1], 1, 1);
+    struct record_trim trimmed = {.header = header(1, 0), .tag = 5002};
+    push(&s, COMMAND, RECORD_TRIM, &trimmed, sizeof trimmed);
+    push_query(&s, &q[3], 1, 1, 64); /* of entries that are gone then */
+    scene_start(&s);
+    collect(&s, &q[0], COLD_NO_POSITION);
+    expect(&s, 5000, RECORD_RELEASE, 0);
+    s.m.slots[slot].state = SLOT_WRITTEN;
+    collect(&s, &q[1], COLD_NO_POSITION);
+    collect_fetch(&s, &f[0]);
+    expect(&s, 5001, RECORD_COMMIT, 0);
+    s.m.slots[slot].state = SLOT_COMMITTED;
+    collect(&s, &q[2], COLD_NO_POSITION);
+    collect_fetch(&s, &f[1]);
+    expect(&s, 5002, RECORD_TRIM, 0);
+    expect(&s, q[3].record.query_id, RECORD_AGENT_QUERY, HILL_E_PROTOCOL);
+    model_trim(&s.m, 1);
+    query(&s, 0, 0, 64);
+    assert_int_equal(s.plane.read_ahead, 2); /* the two that follow a query */
+    scene_close(&s);
+}
+
+/* What was read ahead is nobody's when its command is not the one that was seen, or does not come:
+ * `change` is what becomes of the record. */
+static void read_in_vain(void (*change)(struct record_fetch *record), int status)
+{
+    struct scene s;
+    struct asked q;
+    struct wanted f;
+    const void *payload;
+    uint32_t type, bytes;
+
+    random_seed(29);
+    open_with_entries(&s, 20, 30);
+    push_query(&s, &q, 0, 0, 64);
+    push_fetch(&s, &f, 1, 1);
+    assert_int_equal(data_plane_turn(&s.plane), 1);
+    collect(&s, &q, COLD_NO_POSITION);
+    assert_int_equal(s.plane.read_ahead, 1);
+    assert_int_equal(shm_ring_peek(s.plane.command, &type, &payload, &bytes), 0);
+    if (change) {
+        change((struct record_fetch *)(uintptr_t)payload);
+        assert_int_equal(data_plane_turn(&s.plane), 1);
+        if (status != 0)
+            expect(&s, f.record.tag, RECORD_FETCH, status);
+        assert_true(data_plane_write_directory(&s.plane, NULL) >= 0);
+    } else {
+        s.plane.lost = HILL_E_PEER_GONE;
+    }
+    scene_start(&s);
+    if (change) { /* and nothing was lost */
+        fetch_some(&s, 1, 1);
+        query(&s, 0, 0, 64);
+    }
+    scene_close(&s);
+    unlink(pool_path());
+}
+
+static void make_bad(struct record_fetch *record)
+{
+    record->n_entries = UINT32_MAX;
+}
+
+static void make_foreign(struct record_fetch *record)
+{
+    record->header.epoch++;
+}
+
+static void test_what_is_read_in_vain_is_dropped(void **state)
+{
+    (void)state;
+    read_in_vain(make_bad, HILL_E_PROTOCOL);
+    read_in_vain(make_foreign, 0); /* no answer */
+    read_in_vain(NULL, 0);         /* the rings end */
+}
+
 static void test_bad_records_are_counted_and_answered(void **state)
 {
     struct scene s;
@@ -234,6 +379,9 @@ int main(void)
         TEST(test_a_trim_takes_queued_demotes_with_it),
         TEST(test_a_release_goes_before_the_demote_that_follows_it),
         TEST(test_a_trim_leaves_demotes_that_wait_for_a_release),
+        TEST(test_the_next_commands_reads_begin_while_one_runs),
+        TEST(test_nothing_is_read_ahead_of_a_change),
+        TEST(test_what_is_read_in_vain_is_dropped),
         TEST(test_bad_records_are_counted_and_answered),
         TEST(test_stopping_ends_a_wait_for_credits),
         TEST(test_a_scorer_that_goes_away_ends_the_plane),

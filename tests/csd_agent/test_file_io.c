@@ -228,10 +228,10 @@ static void test_a_file_has_one_user(void **state)
 
 /* Jobs of many small reads (more than the depth together), finished in another order than started,
  * with a plain run in between. */
-static void read_jobs(const struct csd_options *options)
+static void read_jobs(const struct csd_options *options, bool pinned)
 {
     enum { PAGES = 64 };
-    static const uint32_t order[FILE_IO_JOBS] = {2, 0, 4, 3, 1};
+    static const uint32_t order[FILE_IO_JOBS] = {2, 0, 5, 4, 3, 1};
     uint8_t *content = malloc(FILE_PAGES * CSD_ALIGN);
     uint8_t *memory = aligned_alloc(CSD_ALIGN, (FILE_IO_JOBS * PAGES + 1) * CSD_ALIGN);
     struct csd_extent extents[FILE_IO_JOBS][PAGES];
@@ -241,6 +241,9 @@ static void read_jobs(const struct csd_options *options)
     assert_true(content && memory);
     fill_file(pool_path(), content);
     assert_int_equal(file_io_open(&io, pool_path(), options, &why), 0);
+    uint8_t *twice[] = {memory, memory + 2 * PAGES * CSD_ALIGN}; /* not all of it */
+    if (pinned)
+        file_io_pin(io, twice, 2, 2 * PAGES * CSD_ALIGN);
     for (uint32_t j = 0; j < FILE_IO_JOBS; j++) {
         for (uint32_t i = 0; i < PAGES; i++)
             extents[j][i] =
@@ -268,8 +271,9 @@ static void read_jobs(const struct csd_options *options)
 static void jobs_go_on_beside_each_other(void **state)
 {
     (void)state;
-    read_jobs(&(struct csd_options){.create = true});
-    read_jobs(&(struct csd_options){.create = true, .force_pread = true});
+    read_jobs(&(struct csd_options){.create = true}, false);
+    read_jobs(&(struct csd_options){.create = true}, true);
+    read_jobs(&(struct csd_options){.create = true, .force_pread = true}, true);
 }
 
 /* The first failure of one job is that job's alone. */

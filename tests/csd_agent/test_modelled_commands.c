@@ -59,6 +59,35 @@ static void test_each_command_takes_its_modelled_time(void **state)
     scene_close(&s);
 }
 
+/* INT8 digests, INT4 ones, FP16 keys that are cast for either. */
+static void test_the_scorer_is_charged_the_bytes_that_it_takes(void **state)
+{
+    const uint32_t keys = 2 * 2 * 24;
+    const struct {
+        uint32_t key_bytes, bits, charged_bits;
+    } pools[] = {{0, 8, 8}, {0, 4, 4}, {keys, 8, 16}, {keys, 4, 16}};
+
+    (void)state;
+    random_seed(88);
+    for (int i = 0; i < 4; i++) {
+        struct scene s;
+        scene_prepare_as(&s, COLD_NO_POSITION, pools[i].key_bytes, pools[i].bits);
+        data_plane_set_model(&s.plane, &slow);
+        scene_start(&s);
+        grow(&s, 0, 0, 300);
+        query(&s, 0, 0, 64);
+        scene_stop(&s);
+        double ns = 300.0 * kv_entry_bytes(&s.m.g) * pools[i].charged_bits / 8 / slow.score;
+        double charged = (double)s.plane.drive.counters.score_ns;
+        if (charged < ns || charged > ns + 300) /* each block's is rounded up */
+            fail_msg("INT%u, %u bytes of keys: %.0f ns, charged are %.0f", pools[i].bits,
+                     pools[i].key_bytes, ns, charged);
+        scene_start(&s);
+        scene_close(&s);
+        unlink(pool_path());
+    }
+}
+
 /* Has the agent taken everything of the background ring? */
 static void await_taken(struct scene *s)
 {
@@ -234,6 +263,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_each_command_takes_its_modelled_time),
+        TEST(test_the_scorer_is_charged_the_bytes_that_it_takes),
         TEST(test_a_slow_demote_holds_nobody_else_up),
         TEST(test_background_work_waits_for_the_modelled_flash),
         TEST(test_a_trim_is_answered_after_the_demotes_it_took_along),

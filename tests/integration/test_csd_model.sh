@@ -83,7 +83,18 @@ expect "nothing of it was taken" "$(hillctl csd-model)" "$figures"
 hillctl top -n 1 | grep -q 'modelled   flash=0.25,' || fail "top does not say that the drive is modelled"
 hillctl status | grep -q 'csd model  flash=0.25,' || fail "status does not say that the drive is modelled"
 expect "status JSON" "$(hillctl status --json | jq '.csd_model | .on and .flash == 0.25 and .commands > 0')" true
+
+# ---- a drive keeps its model, and has none of another's ----
+model_of() { hillctl detach >/dev/null && hillctl attach "$@" >/dev/null && hillctl csd-model; }
+expect "the same drive again" "$(model_of)" "$figures"
+expect "another drive in its place" "$(model_of "file:$work/other.pool")" off
+expect "that drive, with a model" "$(model_of "file:$work/other.pool" flash=0.5,dram=0)" "flash=0.5,write=1,link=3.2,gpu_link=25,score=44.5,dram=0,dram_read=13.7,latency_us=42"
+hillctl detach >/dev/null
+expect_one_line "a bad model of a drive" 100 hillctl attach "file:$work/other.pool" flash=fast
+expect "nothing is attached" "$(hillctl status --json | jq .csd_attached)" false
+expect "the first one, which was started without a model" "$(hillctl attach >/dev/null && hillctl csd-model)" off
 down || fail "down"
+rm "$work/other.pool"
 
 # ---- refused at the start ----
 run_json "$work/out" "${model[@]}" "${request[@]}" -n 1 --csd-digests cast --policy host-digest

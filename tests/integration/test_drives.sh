@@ -80,6 +80,23 @@ ask "$work/again"
 same "four again" again
 down
 expect_nothing_left
+
+# --- degrade: the drives that are left go on, and the request begins anew with them
+up "${common[@]}" "${four[@]}" --csd-on-loss degrade || exit 1
+ask "$work/lost" &
+asked=$!
+wait_for 60 decodes || fail "no request decodes"
+kill -KILL "$(worker_pid csd_agent_2)"
+wait "$asked"
+same "one is lost for good while a request decodes" lost
+three_left() { status_is '.ready and .csd_attached and ([.workers[] | select(.drive and .state == "ready")] | length == 3)'; }
+wait_for 60 three_left || fail "drives that are left: $(agents)"
+change attach 2
+expect "it comes back" "$(agents)" 4
+ask "$work/back"
+same "with the one that came back" back
+down
+expect_nothing_left
 for i in 1 2 3 4; do
     expect "hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$work/$i.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
 done

@@ -114,7 +114,6 @@ static void test_several_drives(void **state)
         {"file:a,file:"},
         {"file:a,xrt:0"},
         {"file:a,file:b", "--record", "r"},
-        {"file:a,file:b", "--csd-on-loss", "degrade"},
         {"file:a", "--csd-model", "flash=1", "--csd-model", "flash=2"},
         {"file:a,file:b,file:c", "--csd-model", "flash=1;flash=2"},
     };

@@ -219,6 +219,33 @@ static void a_full_ring_flushes_what_is_staged(void **state)
     pair_finish(&pair);
 }
 
+/* A look at the record behind the peeked one takes nothing, also across the end of the data. */
+static void the_record_behind_can_be_looked_at(void **state)
+{
+    (void)state;
+    struct pair pair;
+    uint32_t type, size;
+    const void *payload;
+    pair_init(&pair, 256);
+    assert_false(shm_ring_peek_behind(&pair.consumer, &type, &payload, &size));
+    assert_int_equal(shm_ring_push(&pair.producer, 1, "first", 5), 0);
+    assert_false(shm_ring_peek_behind(&pair.consumer, &type, &payload, &size)); /* none is peeked */
+    for (uint32_t i = 1; i < 40; i++) {
+        char this[64] = "";
+        memset(this, 'a' + (int)i % 26, i * 7 % 60);
+        assert_int_equal(peek_any(&pair.consumer), 0);
+        assert_false(shm_ring_peek_behind(&pair.consumer, &type, &payload, &size));
+        assert_int_equal(shm_ring_push(&pair.producer, i, this, (uint32_t)strlen(this)), 0);
+        assert_true(shm_ring_peek_behind(&pair.consumer, &type, &payload, &size));
+        assert_int_equal(type, i);
+        assert_int_equal(size, strlen(this));
+        assert_memory_equal(payload, this, size);
+        shm_ring_release(&pair.consumer);
+        assert_record(&pair.consumer, i, this);
+    }
+    pair_finish(&pair);
+}
+
 static void skipped_records_stay_until_released(void **state)
 {
     (void)state;
@@ -689,6 +716,7 @@ int main(void)
         cmocka_unit_test(an_unpublished_record_is_never_seen),
         cmocka_unit_test(staged_records_appear_at_the_flush),
         cmocka_unit_test(a_full_ring_flushes_what_is_staged),
+        cmocka_unit_test(the_record_behind_can_be_looked_at),
         cmocka_unit_test(skipped_records_stay_until_released),
         cmocka_unit_test(room_and_credits_are_exact),
         cmocka_unit_test(a_release_rings_only_a_producer_that_lacked_room),

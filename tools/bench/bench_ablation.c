@@ -174,8 +174,10 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
             set_word(add(c, "recency", &like, 0), "--placement ", "recency");
         else if (f == AHEAD)
             set_word(add(c, "without speculation", &like, 0), "--speculate ", "off");
-        else
+        else {
             add_option(add(c, "INT4", &like, 0), " --score-bits 4");
+            add_option(add(c, "FP16 keys, cast by the drive", &like, 0), " --csd-digests cast");
+        }
     }
 }
 
