@@ -35,7 +35,7 @@ void query_destroy(struct query *q)
 
 uint64_t query_private_bytes(const struct scorer_config *c)
 {
-    return answer_private_bytes(c) + kv_selector_bytes(c->ctx_tokens) +
+    return sizeof(struct query) + answer_private_bytes(c) + kv_selector_bytes(c->ctx_tokens) +
            vector_floats(c) * sizeof(float);
 }
 
