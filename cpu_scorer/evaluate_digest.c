@@ -398,6 +398,7 @@ static int step(struct evaluator *base, struct query *q)
         rc = end_hot(e, q);
         if (rc)
             return rc;
+        q->drive_is_left = true;
         e->stage = DIGEST_CPU; /* fall through */
     case DIGEST_CPU:
         if (q->due_ns && clock_now_ns() < q->due_ns)

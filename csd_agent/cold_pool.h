@@ -102,11 +102,12 @@ int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *adopt, stru
 
 void cold_pool_trim(struct cold_pool *pool, uint32_t sequence);
 
-/* Copy entries into staging slots. *bad_position: of the entry at fault when not 0 is returned for
- * one. */
+/* Copy entries into staging slots; from rows[i].first on they are that sequence's (proto/records.h:
+ * n_rows of a FETCH). *bad_position: of the entry at fault when not 0 is returned for one. */
 int cold_pool_fetch(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
-                    const struct fetch_item *items, uint32_t n_items, struct shm_arena *staging,
-                    struct cold_cost *cost, uint32_t *bad_position, struct hill_why *why);
+                    const struct fetch_item *items, uint32_t n_items, const struct fetch_row *rows,
+                    uint32_t n_rows, struct shm_arena *staging, struct cold_cost *cost,
+                    uint32_t *bad_position, struct hill_why *why);
 
 struct cold_query {
     uint32_t sequence, layer;

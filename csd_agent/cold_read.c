@@ -240,8 +240,9 @@ static int fetch_sorted(struct fetch *f, uint32_t n_items)
 }
 
 int cold_pool_fetch(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
-                    const struct fetch_item *items, uint32_t n_items, struct shm_arena *staging,
-                    struct cold_cost *cost, uint32_t *bad_position, struct hill_why *why)
+                    const struct fetch_item *items, uint32_t n_items, const struct fetch_row *rows,
+                    uint32_t n_rows, struct shm_arena *staging, struct cold_cost *cost,
+                    uint32_t *bad_position, struct hill_why *why)
 {
     struct fetch f = {.pool = pool,
                       .staging = staging,
@@ -259,14 +260,16 @@ int cold_pool_fetch(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
     if (status == 0 && kv_entry_bytes(&pool->layout.geometry) > staging->stride)
         status = hill_fail(why, HILL_E_PROTOCOL, "staging slots of %u bytes cannot hold an entry",
                            staging->stride);
+    for (uint32_t i = 0, row = 0; status == 0 && i < n_items; i++) {
+        if (row < n_rows && rows[row].first == i)
+            sequence = rows[row++].sequence;
+        status = check_item(&f, &items[i], sequence, layer);
+    }
     if (status == 0) {
         memcpy(f.items, items, n_items * sizeof *items);
         qsort(f.items, n_items, sizeof *f.items, compare_slots);
-    }
-    for (uint32_t i = 0; status == 0 && i < n_items; i++)
-        status = check_item(&f, &f.items[i], sequence, layer);
-    if (status == 0)
         status = fetch_sorted(&f, n_items);
+    }
     FAULT_POINT(csd_agent, fetch, done);
     free(f.items);
     free(f.memory);

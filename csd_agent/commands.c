@@ -54,10 +54,12 @@ static int run_fetch(struct data_plane *plane, const void *payload,
                      struct hill_why *why)
 {
     const struct record_fetch *record = payload;
+    const struct fetch_item *items = (const struct fetch_item *)(record + 1);
     STAGE_BEGIN_AT(agent_fetch, &record->header);
-    int status = cold_pool_fetch(plane->pool, record->header.sequence, record->header.layer,
-                                 (const struct fetch_item *)(record + 1), record->n_entries,
-                                 plane->staging, cost, &completion->detail, why);
+    int status =
+        cold_pool_fetch(plane->pool, record->header.sequence, record->header.layer, items,
+                        record->n_entries, (const struct fetch_row *)(items + record->n_entries),
+                        record->n_rows, plane->staging, cost, &completion->detail, why);
     STAGE_END(agent_fetch, cost->flash_read_bytes);
 
     completion->count = status == 0 ? record->n_entries : 0;
