@@ -204,6 +204,22 @@ double agent_write_cost(const struct agent *a)
     return w->ns / w->entries / (f->ns / f->entries);
 }
 
+void agent_count(const struct agent *a, struct sequence *s, const struct record_completion *r,
+                 uint32_t part, uint32_t whole)
+{
+    if (s->state != SEQUENCE_ACTIVE)
+        return;
+    s->stats.flash_read_bytes += r->flash_read_bytes * part / whole;
+    s->stats.flash_write_bytes += r->flash_write_bytes * part / whole;
+    s->stats.link_key_bytes += r->link_key_bytes * part / whole;
+    if (r->command != RECORD_FETCH)
+        return;
+    int64_t ns = (int64_t)(r->busy_ns * part / whole);
+    s->stats.link_kv_bytes += r->link_kv_bytes * part / whole;
+    s->stats.fetch_cold_ns += ns / a->n_there; /* they are at it at the same time */
+    s->stats.drives[a->from].fetch_ns += ns;
+}
+
 static void take_completion(struct agent *a, const struct record_completion *r)
 {
     struct sequence *s = &a->core->sequences[r->header.sequence];
@@ -213,15 +229,8 @@ static void take_completion(struct agent *a, const struct record_completion *r)
         note_cost(&a->fetches, r);
     else if (r->command == RECORD_DEMOTE)
         note_cost(&a->writes, r);
-    if (s->state == SEQUENCE_ACTIVE) {
-        s->stats.flash_read_bytes += r->flash_read_bytes;
-        s->stats.flash_write_bytes += r->flash_write_bytes;
-        s->stats.link_key_bytes += r->link_key_bytes;
-        s->stats.link_kv_bytes += r->command == RECORD_FETCH ? r->link_kv_bytes : 0;
-        int64_t fetch_ns = r->command == RECORD_FETCH ? (int64_t)r->busy_ns : 0;
-        s->stats.fetch_cold_ns += fetch_ns / a->n_there; /* they are at it at the same time */
-        s->stats.drives[a->from].fetch_ns += fetch_ns;
-    }
+    if (r->command != RECORD_FETCH)
+        agent_count(a, s, r, 1, 1);
     if (r->command < AGENT_TYPES && a->handlers[r->command].take)
         a->handlers[r->command].take(a->handlers[r->command].context, r);
     else

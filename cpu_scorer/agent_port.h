@@ -90,6 +90,11 @@ int agent_trim_drive(struct agent *a, struct sequence *s, uint32_t drive);
 /* One of several drives, which has nothing to answer, is not there any more. */
 void agent_leave(struct agent *a, uint32_t drive);
 
+/* What a command has read and written is counted as the request's: a part of the whole, where
+ * others' share it. Of a FETCH whoever sent it does so. */
+void agent_count(const struct agent *a, struct sequence *s, const struct record_completion *r,
+                 uint32_t part, uint32_t whole);
+
 /* What writing an entry takes of the drives' time, over what fetching one does: as their
  * completions say; 0: not known yet. */
 double agent_write_cost(const struct agent *a);

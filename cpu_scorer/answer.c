@@ -41,7 +41,6 @@ void answer_begin(struct answer *a)
     a->n_fetches = a->n_copies = a->n_fetched = 0;
     a->fetches_open = 0;
     memset(a->drives, 0, sizeof a->drives);
-    a->fetch_tags[0] = a->fetch_tags[1] = 0;
     a->pushed = a->copied = false;
     a->status = 0;
 }
@@ -93,24 +92,19 @@ int answer_give_places(struct answer *a, const struct sequence *s, uint32_t laye
     return 0;
 }
 
-uint32_t answer_find_lacking(struct answer *a, const struct sequence *s, uint32_t layer)
+void answer_find_lacking(struct answer *a, const struct sequence *s, uint32_t layer)
 {
     const struct tiers *t = &a->core->tiers;
-    uint32_t n = 0;
     gpu_slots_find(&t->gpu, tiers_list(t, s->index, layer), a->positions, a->n_items, a->slots);
     for (uint32_t i = 0; i < a->n_items; i++)
-        if ((a->slots[i] & GPU_SLOTS_UPLOAD) && !(a->items[i].flags & ANSWER_IN_PLACE)) {
+        if ((a->slots[i] & GPU_SLOTS_UPLOAD) && !(a->items[i].flags & ANSWER_IN_PLACE))
             a->items[i].flags |= ANSWER_BRING;
-            n++;
-        }
-    return n;
 }
 
 /* ---- gathering ------------------------------------------------------------------------------ */
 
 int answer_plan(struct answer *a)
 {
-    const struct core *c = a->core;
     for (uint32_t i = 0; i < a->n_items; i++) {
         const struct answer_item *item = &a->items[i];
         if (!(item->flags & ANSWER_BRING))
@@ -119,14 +113,23 @@ int answer_plan(struct answer *a)
             a->n_fetches++;
             a->drives[agent_drive(a->agent, hkm_slot(item->location))].n_fetches++;
         } else if (hkm_tag(item->location) == HKM_HOT) {
-            a->copies[a->n_copies++] =
-                (struct copy_item){shm_arena_slot(c->tiers.staging, item->staging),
-                                   hkm_entry(&c->tiers.hkm, hkm_slot(item->location))};
+            a->n_copies++;
         } else {
             return HILL_E_DAMAGED; /* a selected token is in some tier, always */
         }
     }
     return 0;
+}
+
+void answer_list_copies(struct answer *a)
+{
+    const struct tiers *t = &a->core->tiers;
+    for (uint32_t i = 0, n = 0; n < a->n_copies; i++) {
+        const struct answer_item *item = &a->items[i];
+        if ((item->flags & ANSWER_BRING) && hkm_tag(item->location) == HKM_HOT)
+            a->copies[n++] = (struct copy_item){shm_arena_slot(t->staging, item->staging),
+                                                hkm_entry(&t->hkm, hkm_slot(item->location))};
+    }
 }
 
 /* The next n entries to be fetched from a drive. */
@@ -144,6 +147,18 @@ static void fill_fetch(struct answer *a, uint32_t drive, struct fetch_item *out,
     }
 }
 
+/* A command with n of the entries goes to the drive. */
+static void note_sent(struct answer *a, uint32_t drive, uint64_t tag, uint32_t n)
+{
+    struct answer_drive *d = &a->drives[drive];
+    d->tags[0] = d->tags[0] ? d->tags[0] : tag;
+    d->tags[1] = tag;
+    d->sent_ns = d->sent_ns ? d->sent_ns : clock_now_ns();
+    d->sent += n;
+    d->open++;
+    a->fetches_open++;
+}
+
 /* 1: all of a drive's commands are out; 0: no room now. */
 static int push_drive(struct answer *a, uint32_t drive, const struct record_header *header)
 {
@@ -158,19 +173,23 @@ static int push_drive(struct answer *a, uint32_t drive, const struct record_head
         if (rc != 1)
             return rc;
         struct record_fetch *record = payload;
-        a->fetch_tags[1] = agent_tag(a->agent);
-        if (!a->fetch_tags[0])
-            a->fetch_tags[0] = a->fetch_tags[1];
-        *record = (struct record_fetch){.header = *header, .tag = a->fetch_tags[1], .n_entries = n};
+        uint64_t tag = agent_tag(a->agent);
+        *record = (struct record_fetch){.header = *header, .tag = tag, .n_entries = n};
         fill_fetch(a, drive, (struct fetch_item *)(record + 1), n);
         agent_publish(a->agent, drive, RING_COMMAND, RECORD_FETCH, bytes);
         FAULT_POINT(cpu_scorer, fetch, pushed);
-        d->sent_ns = d->sent_ns ? d->sent_ns : clock_now_ns();
-        d->sent += n;
-        d->open++;
-        a->fetches_open++;
+        note_sent(a, drive, tag, n);
     }
     return 1;
+}
+
+void answer_join_fetch(struct answer *a, uint32_t drive, struct fetch_item *items, uint64_t tag,
+                       uint32_t together)
+{
+    uint32_t n = a->drives[drive].n_fetches;
+    fill_fetch(a, drive, items, n);
+    note_sent(a, drive, tag, n);
+    a->drives[drive].together = together;
 }
 
 int answer_push_fetches(struct answer *a, const struct record_header *header)
@@ -237,14 +256,20 @@ int answer_gather(struct answer *a, struct sequence *s, const struct record_head
 void answer_take_fetch(struct answer *a, struct sequence *s, uint32_t layer,
                        const struct record_completion *r)
 {
-    if (a->drives[a->agent->from].open == 0 || r->tag < a->fetch_tags[0] ||
-        r->tag > a->fetch_tags[1])
+    struct answer_drive *d = &a->drives[a->agent->from];
+    if (d->open == 0 || r->tag < d->tags[0] || r->tag > d->tags[1])
         return;
     a->fetches_open--;
-    a->drives[a->agent->from].open--;
-    a->drives[a->agent->from].done_ns = clock_now_ns();
-    a->n_fetched += r->count;
+    d->open--;
+    d->done_ns = clock_now_ns();
+    agent_count(a->agent, s, r, d->together ? d->n_fetches : 1, d->together ? d->together : 1);
     FAULT_POINT(cpu_scorer, fetch, answered);
+    if (d->together && r->status) { /* whose entry is at fault it does not say */
+        *d = (struct answer_drive){.n_fetches = d->n_fetches, .sent_ns = d->sent_ns};
+        a->pushed = false;
+        return;
+    }
+    a->n_fetched += !d->together ? r->count : r->count == d->together ? d->n_fetches : 0;
     if (!r->status || a->status)
         return;
     a->status = r->status;

@@ -42,13 +42,14 @@ struct answer {
         uint32_t n_fetches, sent; /* entries */
         uint32_t next;            /* item */
         uint32_t open;            /* commands */
+        uint64_t tags[2];         /* of the commands: first, last; 0: none */
+        uint32_t together;        /* entries of its command, other rows' among them; 0: its own */
         int64_t sent_ns, done_ns; /* its first command went, its newest answer came */
     } drives[LAYOUT_DRIVES_MAX];
-    uint32_t n_fetched;     /* entries */
-    uint32_t fetches_open;  /* commands */
-    uint64_t fetch_tags[2]; /* first, last; 0: none */
-    bool pushed, copied;    /* all commands are out; the copies are made */
-    int status;             /* of a fetch */
+    uint32_t n_fetched;    /* entries */
+    uint32_t fetches_open; /* commands */
+    bool pushed, copied;   /* all commands are out; the copies are made */
+    int status;            /* of a fetch */
 };
 
 int answer_create(struct answer *a, struct core *core, struct agent *agent);
@@ -61,17 +62,21 @@ void answer_begin(struct answer *a);
 void answer_locate(struct answer *a, const struct sequence *s, uint32_t layer, uint32_t n);
 /* GPU slots for all that is not read in place. 0, or HILL_E_NOSPACE. */
 int answer_give_places(struct answer *a, const struct sequence *s, uint32_t layer);
-/* Which the GPU lacks and cannot read in place: ANSWER_BRING; nothing of the GPU's table changes.
- * Returns how many. */
-uint32_t answer_find_lacking(struct answer *a, const struct sequence *s, uint32_t layer);
+/* Which the GPU lacks and cannot read in place: ANSWER_BRING; its table stays as it is. */
+void answer_find_lacking(struct answer *a, const struct sequence *s, uint32_t layer);
 
 /* All items that are to be brought are known: n_fetches, n_copies. 0, or HILL_E_DAMAGED. */
 int answer_plan(struct answer *a);
+/* They have staging slots. */
+void answer_list_copies(struct answer *a);
 /* Bring them: 1 done, 0 not yet, negative: failed, or the agent lost. */
 int answer_gather(struct answer *a, struct sequence *s, const struct record_header *header);
 /* The first part of it: 1: all commands are out; 0: no room now. */
 int answer_push_fetches(struct answer *a, const struct record_header *header);
-/* A completion of a FETCH. */
+/* All that it lacks of a drive, into a FETCH of `together` entries with this tag: the items. */
+void answer_join_fetch(struct answer *a, uint32_t drive, struct fetch_item *items, uint64_t tag,
+                       uint32_t together);
+/* A completion of a FETCH. One of several rows that has failed is asked for again, alone. */
 void answer_take_fetch(struct answer *a, struct sequence *s, uint32_t layer,
                        const struct record_completion *r);
 

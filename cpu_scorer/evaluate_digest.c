@@ -398,6 +398,7 @@ static int step(struct evaluator *base, struct query *q)
         rc = end_hot(e, q);
         if (rc)
             return rc;
+        q->drive_is_left = true;
         e->stage = DIGEST_CPU; /* fall through */
     case DIGEST_CPU:
         if (q->due_ns && clock_now_ns() < q->due_ns)
@@ -472,10 +473,14 @@ static void destroy(struct evaluator *base)
     free(e);
 }
 
+_Static_assert(sizeof(struct query) + sizeof(struct digest_row) <= KV_ROW_BYTES, "the plan's");
+
 static uint64_t private_bytes(const struct evaluator *base)
 {
-    return (uint64_t)core_blocks_max(base->core) *
-           (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
+    const struct core *c = base->core;
+    return (uint64_t)core_blocks_max(c) *
+               (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t)) +
+           c->config.rows * (sizeof(struct digest_row) + kv_query_bytes(&c->config.geometry));
 }
 
 const struct evaluator_ops evaluate_digest = {.create = create,

@@ -139,10 +139,10 @@ void holding_release_all(struct core *c, struct sequence *s)
 
 /* ---- an answer ------------------------------------------------------------------------------ */
 
-/* Uploads that the guess has filled keep its slots; the others are to be brought: how many. */
-static uint32_t take_over(struct guess *g, struct answer *a)
+void holding_use_guess(struct sequence *s, struct answer *a)
 {
-    uint32_t at = 0, missing = 0;
+    struct guess *g = &s->guess;
+    uint32_t at = 0;
     for (uint32_t i = 0; i < a->n_items; i++) {
         struct answer_item *item = &a->items[i];
         if (!(item->flags & ANSWER_UPLOAD))
@@ -155,19 +155,17 @@ static uint32_t take_over(struct guess *g, struct answer *a)
             g->staging[at] = GUESS_NONE;
         } else {
             item->flags |= ANSWER_BRING;
-            missing++;
         }
     }
-    return missing;
 }
 
 int holding_take(struct sequence *s, struct answer *a)
 {
     struct holding *h = &s->held[0];
-    uint32_t missing = take_over(&s->guess, a), next = 0;
+    uint32_t next = 0;
     /* before more are taken: a selection's worth is set aside for both */
     drop_guess(a->core, &s->guess);
-    int rc = shm_arena_take(a->core->tiers.staging, missing, a->slots);
+    int rc = shm_arena_take(a->core->tiers.staging, a->n_fetches + a->n_copies, a->slots);
     h->n_staging = 0;
     for (uint32_t i = 0; i < a->n_items; i++) {
         struct answer_item *item = &a->items[i];
@@ -187,10 +185,8 @@ int holding_take_all(struct sequence *s, struct answer *a)
     int rc = shm_arena_take(a->core->tiers.staging, a->n_items, slots);
     h->n_newest = rc ? 0 : a->n_items;
     h->n_staging += h->n_newest;
-    for (uint32_t i = 0; i < h->n_newest; i++) {
+    for (uint32_t i = 0; i < h->n_newest; i++)
         a->items[i].staging = slots[i];
-        a->items[i].flags = ANSWER_BRING;
-    }
     return rc;
 }
 
@@ -201,10 +197,10 @@ void holding_lose(struct sequence *s)
 
 /* ---- a guess -------------------------------------------------------------------------------- */
 
-int holding_guess(struct sequence *s, struct answer *a, uint32_t n_lacking)
+int holding_guess(struct sequence *s, struct answer *a)
 {
     struct guess *g = &s->guess;
-    int rc = shm_arena_take(a->core->tiers.staging, n_lacking, a->slots);
+    int rc = shm_arena_take(a->core->tiers.staging, a->n_fetches + a->n_copies, a->slots);
     if (rc)
         return rc;
     for (uint32_t i = 0, next = 0; i < a->n_items; i++) {

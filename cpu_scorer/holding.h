@@ -56,17 +56,19 @@ static inline bool holding_reads(const struct sequence *s, uint32_t layer)
  * where it is yes everything hot is read in place from now on. */
 bool holding_goes_ahead(struct sequence *s, const struct record_header *header);
 
-/* Staging slots for the answer's uploads, held by the newest selection. What the guess has filled
- * of them keeps its slot, its other slots are free; all others are to be brought. 0, or
- * HILL_E_WOULD_BLOCK. */
+/* Of the answer's uploads, what the guess has filled keeps its slot; all others are to be brought:
+ * ANSWER_BRING. */
+void holding_use_guess(struct sequence *s, struct answer *a);
+/* Then staging slots for those, held by the newest selection; the guess's other slots are free. 0,
+ * or HILL_E_WOULD_BLOCK. */
 int holding_take(struct sequence *s, struct answer *a);
-/* The same for all items of a READ, which are to be brought, beside those that are kept. */
+/* The same for all items of a READ, beside those that are kept. */
 int holding_take_all(struct sequence *s, struct answer *a);
 /* The answer's fetches were lost with the agent: their slots are, too, until the next epoch. */
 void holding_lose(struct sequence *s);
 
 /* A guess has selected these items: staging for those that are to be brought. 0, or an error. */
-int holding_guess(struct sequence *s, struct answer *a, uint32_t n_lacking);
+int holding_guess(struct sequence *s, struct answer *a);
 /* It is there, for this (step, layer); or it has failed. */
 void holding_keep_guess(struct sequence *s, const struct record_header *header);
 void holding_lose_guess(struct sequence *s, struct answer *a);

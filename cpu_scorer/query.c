@@ -35,7 +35,7 @@ void query_destroy(struct query *q)
 
 uint64_t query_private_bytes(const struct scorer_config *c)
 {
-    return answer_private_bytes(c) + kv_selector_bytes(c->ctx_tokens) +
+    return sizeof(struct query) + answer_private_bytes(c) + kv_selector_bytes(c->ctx_tokens) +
            vector_floats(c) * sizeof(float);
 }
 
@@ -118,7 +118,7 @@ static int step_await(struct queries *qs, struct query *q)
         return s->sums ? 1 : HILL_E_PROTOCOL;
     }
     if (q->what == QUERY_READS) {
-        enter(qs, q, QUERY_GATHER);
+        enter(qs, q, QUERY_PLAN);
         return 1;
     }
     if (q->kind == QUERY_KNOWN && !holding_goes_ahead(q->sequence, &q->header))
@@ -207,7 +207,7 @@ static int step_select(struct queries *qs, struct query *q)
             count_chosen(q, (uint32_t)k);
     }
     q->answer.n_items = (uint32_t)k;
-    enter(qs, q, QUERY_GATHER);
+    enter(qs, q, QUERY_PLAN);
     return 1;
 }
 
@@ -228,38 +228,27 @@ static void forget_list(struct core *c, const struct query *q)
     gpu_slots_clear(&c->tiers.gpu, tiers_list(&c->tiers, q->sequence->index, q->header.layer));
 }
 
-/* Staging for what is brought, when that is known. */
-static int plan_staging(struct core *c, struct query *q, int taken, const char *what)
-{
-    int rc = taken ? taken : answer_plan(&q->answer);
-    if (rc && q->what == QUERY_SELECTS)
-        core_fail(c, q->sequence, rc, "taking staging slots for %s of layer %u", what,
-                  q->header.layer);
-    return rc;
-}
-
-static int plan_read(struct core *c, struct query *q)
+static void plan_read(struct query *q)
 {
     struct answer *a = &q->answer;
     for (uint32_t i = 0; i < q->n_read; i++)
         a->positions[i] = q->n_tokens - q->n_read + i;
     answer_locate(a, q->sequence, q->header.layer, q->n_read);
-    return plan_staging(c, q, holding_take_all(q->sequence, a), "a READ");
+    for (uint32_t i = 0; i < a->n_items; i++)
+        a->items[i].flags = ANSWER_BRING;
 }
 
-static int plan_guess(struct core *c, struct query *q)
+static void plan_guess(struct query *q)
 {
     struct answer *a = &q->answer;
     answer_locate(a, q->sequence, q->header.layer, a->n_items);
-    uint32_t n = answer_find_lacking(a, q->sequence, q->header.layer);
-    return plan_staging(c, q, holding_guess(q->sequence, a, n), "a guess");
+    answer_find_lacking(a, q->sequence, q->header.layer);
 }
 
 static int plan_answer(struct core *c, struct query *q)
 {
     struct sequence *s = q->sequence;
     struct answer *a = &q->answer;
-    bool verified = s->guess.there;
     answer_locate(a, s, q->header.layer, a->n_items);
     if (q->kind == QUERY_KNOWN && a->n_in_place < a->n_items)
         return HILL_E_DAMAGED; /* nothing of it can be anywhere else */
@@ -268,28 +257,72 @@ static int plan_answer(struct core *c, struct query *q)
     if (rc)
         return rc; /* admission counted the slots */
     forget_places(c, q);
-    STAGE_BEGIN_AT(gather, &q->header);
-    q->gather_span = stage_span_gather;
-    rc = plan_staging(c, q, holding_take(s, a), "the selection");
-    if (rc) {
-        forget_list(c, q); /* what was to be uploaded is not there */
+    holding_use_guess(s, a);
+    return 0;
+}
+
+/* What is to be brought. Rows are planned before it is their turn, so nothing here may be seen by
+ * another sequence: staging slots are taken in the rows' order (query_place). */
+static int step_plan(struct queries *qs, struct query *q)
+{
+    int rc = 0;
+    if (q->what == QUERY_READS)
+        plan_read(q);
+    else if (q->kind == QUERY_AHEAD)
+        plan_guess(q);
+    else
+        rc = plan_answer(qs->core, q);
+    if (rc == 0)
+        rc = answer_plan(&q->answer);
+    if (rc)
         return rc;
-    }
+    enter(qs, q, QUERY_GATHER);
+    return 1;
+}
+
+static int take_staging(struct query *q)
+{
+    return q->what == QUERY_READS   ? holding_take_all(q->sequence, &q->answer)
+           : q->kind == QUERY_AHEAD ? holding_guess(q->sequence, &q->answer)
+                                    : holding_take(q->sequence, &q->answer);
+}
+
+static bool is_answer(const struct query *q)
+{
+    return q->what == QUERY_SELECTS && q->kind != QUERY_AHEAD;
+}
+
+static void count_answer(struct sequence *s, const struct answer *a, bool verified)
+{
     s->stats.late_fetches += verified ? a->n_fetches : 0;
     s->stats.cold.hits += a->n_cold;
     s->stats.hot_copied += a->n_uploads - a->n_cold;
     s->stats.hot.hits += a->n_uploads - a->n_cold + a->n_in_place;
-    return 0;
 }
 
 /* Its turn may have come long after it was scored: only now is it waited for. */
-static int plan_gathering(struct core *c, struct query *q)
+int query_place(struct core *c, struct query *q)
 {
+    bool verified = q->sequence->guess.there;
     q->gather_began_ns = clock_now_ns();
     q->deadline_ns = q->gather_began_ns + c->config.agent_deadline_ns;
-    return q->what == QUERY_READS   ? plan_read(c, q)
-           : q->kind == QUERY_AHEAD ? plan_guess(c, q)
-                                    : plan_answer(c, q);
+    if (is_answer(q)) {
+        STAGE_BEGIN_AT(gather, &q->header);
+        q->gather_span = stage_span_gather;
+    }
+    int rc = take_staging(q);
+    if (rc == 0) {
+        answer_list_copies(&q->answer);
+        if (is_answer(q))
+            count_answer(q->sequence, &q->answer, verified);
+        return 0;
+    }
+    if (q->what == QUERY_SELECTS)
+        core_fail(c, q->sequence, rc, "taking staging slots for %s of layer %u",
+                  is_answer(q) ? "the selection" : "a guess", q->header.layer);
+    if (is_answer(q))
+        forget_list(c, q); /* what was to be uploaded is not there */
+    return rc;
 }
 
 /* The answer is in staging, or is not going to be. */
@@ -326,7 +359,7 @@ static void end_gathering(struct core *c, struct query *q, int rc)
 static int step_gather(struct queries *qs, struct query *q)
 {
     int rc = 0;
-    if (!q->gather_began_ns && (rc = plan_gathering(qs->core, q)) != 0) {
+    if (!q->gather_began_ns && (rc = query_place(qs->core, q)) != 0) {
         if (q->kind == QUERY_AHEAD)
             end_gathering(qs->core, q, rc);
         return rc;
@@ -428,10 +461,8 @@ static int fail_query(struct queries *qs, struct query *q, int rc)
 int query_step(struct queries *qs, struct query *q)
 {
     static int (*const steps[])(struct queries *, struct query *) = {
-        [QUERY_AWAIT] = step_await,
-        [QUERY_SCORE] = step_score,
-        [QUERY_SELECT] = step_select,
-        [QUERY_GATHER] = step_gather,
+        [QUERY_AWAIT] = step_await, [QUERY_SCORE] = step_score,   [QUERY_SELECT] = step_select,
+        [QUERY_PLAN] = step_plan,   [QUERY_GATHER] = step_gather,
     };
     struct sequence *s = q->sequence;
     if (q->phase == QUERY_ANSWER)
@@ -459,6 +490,7 @@ static void begin(struct queries *qs, struct query *q, const struct record_heade
     q->request_id = request_id;
     q->sequence = &qs->core->sequences[header->sequence];
     q->status = 0;
+    q->drive_is_left = false;
     q->due_ns = q->gather_began_ns = 0;
     answer_begin(&q->answer);
     enter(qs, q, QUERY_AWAIT);

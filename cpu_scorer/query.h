@@ -5,12 +5,14 @@
  *             prompt's sums of attention have come
  *     SCORE   the sequence's evaluator gives every token a score
  *     SELECT  the budgeted tokens, hashed
- *     GATHER  GPU slots, staging slots; what is not in staging is fetched and copied
+ *     PLAN    GPU slots; what is to be brought
+ *     GATHER  staging slots; what is not in staging is fetched and copied
  *     ANSWER  SELECTION goes out; then the trace, and what moves up
  *
  * What: a query is an object; query_step does what can be done now and never waits. full skips
- * SCORE. QUERY_AHEAD has no answer. A READ of a session goes AWAIT, GATHER, ANSWER: the last n of
- * its N tokens into the sequence's staging slots, not scored, selected, moved or counted as a hit.
+ * SCORE. QUERY_AHEAD has no answer. A READ of a session goes AWAIT, PLAN, GATHER, ANSWER: the last
+ * n of its N tokens into the sequence's staging slots, not scored, selected, moved or counted as a
+ * hit.
  * Several may be in flight, each in a place of its own (query_rows.h).
  * Who calls it: query_rows.c. Failure: the answer carries the status; only an interruption leaves a
  * query unanswered (a new epoch asks again).
@@ -22,7 +24,15 @@
 #include "cpu_scorer/answer.h"
 #include "cpu_scorer/demotion.h"
 
-enum query_phase { QUERY_NONE, QUERY_AWAIT, QUERY_SCORE, QUERY_SELECT, QUERY_GATHER, QUERY_ANSWER };
+enum query_phase {
+    QUERY_NONE,
+    QUERY_AWAIT,
+    QUERY_SCORE,
+    QUERY_SELECT,
+    QUERY_PLAN,
+    QUERY_GATHER,
+    QUERY_ANSWER,
+};
 
 enum query_what { QUERY_SELECTS, QUERY_READS, QUERY_READS_MASS };
 
@@ -41,6 +51,7 @@ struct query {
     struct sequence *sequence;
     struct kv_selector *selector;
     struct answer answer;
+    bool drive_is_left;  /* in SCORE: this host's part is done */
     int status;          /* negative: what the answer says */
     int64_t deadline_ns; /* of its phase */
     int64_t due_ns;      /* a modelled CPU is busy until then; 0: it is not waited for */
@@ -70,6 +81,9 @@ void query_begin_reading(struct queries *qs, struct query *q, const struct recor
 /* One step of the phase that it is in, QUERY_NONE when it is over. 1: something was done, 0: it
  * waits; negative: the loop ends. */
 int query_step(struct queries *qs, struct query *q);
+
+/* In GATHER, once: staging slots for what is to be brought. 0, or an error. */
+int query_place(struct core *c, struct query *q);
 
 /* Has every token of an awaited query been placed? */
 bool query_has_tokens(const struct query *q);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "cpu_scorer/holding.h"
+#include "cpu_scorer/query_fetch.h"
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
@@ -173,6 +174,37 @@ static bool is_its_turn(const struct queries *qs, uint32_t i)
     return q->phase == QUERY_GATHER && (before->phase == QUERY_ANSWER || before->answer.pushed);
 }
 
+/* Is it planned, or can it be now, without work of this host's on its scores? */
+static int plan_now(struct queries *qs, struct query *q)
+{
+    int rc = 1;
+    while (rc > 0 && ((q->phase == QUERY_SCORE && q->drive_is_left) || q->phase == QUERY_SELECT ||
+                      q->phase == QUERY_PLAN))
+        rc = query_step(qs, q);
+    return rc < 0 ? rc : query_fetch_waits(q);
+}
+
+enum { FETCH_ALONE = 2 }; /* with as many commands as it takes, or to fail: query_step does that */
+
+/* The i-th oldest's FETCH, with those of the rows behind it that are ready, too; as few of them as
+ * there is room for. 1: it is out; 0: no room now; FETCH_ALONE; or an error. */
+static int fetch_together(struct queries *qs, uint32_t i)
+{
+    struct query *rows[KV_MAX_SEQUENCES];
+    uint32_t n = 0;
+    int rc = 1;
+    while (i + n < qs->n && (rc = plan_now(qs, row_at(qs, i + n))) == 1) {
+        rows[n] = row_at(qs, i + n);
+        n++;
+    }
+    if (rc < 0)
+        return rc;
+    for (rc = 0; rc != 1 && n > 0 && query_fetch_waits(rows[0]); n--)
+        rc = query_fetch_together(qs->core, qs->agent, rows, n);
+    qs->look |= rc == 1;
+    return rc < 0 ? FETCH_ALONE : rc;
+}
+
 /* The i-th oldest, until it waits: 1, 0 (it waited), or an error; *works: it has scored, and is to
  * go on after a look at the agent's rings. */
 static int go_on(struct queries *qs, struct query *q, uint32_t i, bool *works)
@@ -180,7 +212,9 @@ static int go_on(struct queries *qs, struct query *q, uint32_t i, bool *works)
     int moved = 0;
     while (q->phase != QUERY_NONE && is_its_turn(qs, i)) {
         enum query_phase before = q->phase;
-        int rc = query_step(qs, q);
+        int rc = query_fetch_waits(q) ? fetch_together(qs, i) : FETCH_ALONE;
+        if (rc == FETCH_ALONE)
+            rc = query_step(qs, q);
         if (rc <= 0)
             return rc < 0 ? rc : moved;
         moved = 1;

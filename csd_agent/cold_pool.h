@@ -102,12 +102,15 @@ int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *adopt, stru
 
 void cold_pool_trim(struct cold_pool *pool, uint32_t sequence);
 
-/* Entries to be copied into staging slots. */
+/* Entries to be copied into staging slots; from rows[i].first on they are that sequence's
+ * (proto/records.h: n_rows of a FETCH). */
 struct cold_fetch {
     uint32_t sequence, layer;
     const struct fetch_item *items;
     uint32_t n_items;
     struct shm_arena *staging;
+    const struct fetch_row *rows;
+    uint32_t n_rows;
 };
 /* *bad_position: of the entry at fault when not 0 is returned for one. */
 int cold_pool_fetch(struct cold_pool *pool, const struct cold_fetch *fetch, struct cold_cost *cost,

@@ -180,7 +180,7 @@ static bool staging_current(const struct fetch *f, const struct fetch_item *item
     return shm_arena_generation(f->wanted->staging, item->staging_slot) == item->generation;
 }
 
-static int check_item(const struct fetch *f, const struct fetch_item *item)
+static int check_item(const struct fetch *f, const struct fetch_item *item, uint32_t sequence)
 {
     const struct cold_pool *pool = f->pool;
 
@@ -188,7 +188,7 @@ static int check_item(const struct fetch *f, const struct fetch_item *item)
         return refuse(f, item, HILL_E_PROTOCOL, "the slot is not committed");
     const struct pool_stripe *record =
         &pool->directory->stripes[item->cold_slot / pool->layout.stripe_slots];
-    if (record->sequence != f->wanted->sequence || record->layer != f->wanted->layer)
+    if (record->sequence != sequence || record->layer != f->wanted->layer)
         return refuse(f, item, HILL_E_PROTOCOL, "it belongs to another sequence or layer");
     if (cold_pool_position(pool, item->cold_slot) != item->position)
         return refuse(f, item, HILL_E_PROTOCOL, "the slot holds another position");
@@ -266,10 +266,14 @@ static int prepare(const struct fetch *f)
     if (kv_entry_bytes(&f->pool->layout.geometry) > w->staging->stride)
         return hill_fail(f->why, HILL_E_PROTOCOL, "staging slots of %u bytes cannot hold an entry",
                          w->staging->stride);
+    uint32_t sequence = w->sequence;
+    for (uint32_t i = 0, row = 0; status == 0 && i < w->n_items; i++) {
+        if (row < w->n_rows && w->rows[row].first == i)
+            sequence = w->rows[row++].sequence;
+        status = check_item(f, &w->items[i], sequence);
+    }
     memcpy(r->items, w->items, w->n_items * sizeof *w->items);
     qsort(r->items, w->n_items, sizeof *r->items, compare_slots);
-    for (uint32_t i = 0; status == 0 && i < w->n_items; i++)
-        status = check_item(f, &r->items[i]);
     return status;
 }
 

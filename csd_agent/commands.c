@@ -51,11 +51,14 @@ static int run_release(struct data_plane *plane, const void *payload,
 
 static struct cold_fetch fetch_of(const struct data_plane *plane, const struct record_fetch *record)
 {
+    const struct fetch_item *items = (const struct fetch_item *)(record + 1);
     return (struct cold_fetch){.sequence = record->header.sequence,
                                .layer = record->header.layer,
-                               .items = (const struct fetch_item *)(record + 1),
+                               .items = items,
                                .n_items = record->n_entries,
-                               .staging = plane->staging};
+                               .staging = plane->staging,
+                               .rows = (const struct fetch_row *)(items + record->n_entries),
+                               .n_rows = record->n_rows};
 }
 
 static int run_fetch(struct data_plane *plane, const void *payload,

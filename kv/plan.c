@@ -242,18 +242,19 @@ static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists
     return mass_tables(g, in->ctx_tokens) + reading_tables(in, in->cold_slots / 256);
 }
 
-/* What the scorer keeps besides the segments: of each row in flight the selector, the query,
- * selected slots, fetches and copies; the cold map (which position a cold slot holds, how many of a
- * group are copies, and its stripes of at least 256 slots), one query's blocks and scores, what was
- * staged for each sequence, a list's state, and placement; for guesses a second list of what was
- * staged, what was guessed and where it is, its hits, and fetches. */
+/* What the scorer keeps besides the segments: of each row in flight its state, the selector, the
+ * query and its digest, selected slots, fetches and copies; the cold map (which position a cold
+ * slot holds, how many of a group are copies, and its stripes of at least 256 slots), one query's
+ * blocks and scores, what was staged for each sequence, a list's state, and placement; for guesses
+ * a second list of what was staged, what was guessed and where it is, its hits, and fetches. */
 static uint64_t private_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t k)
 {
     uint64_t blocks = in->ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
     uint64_t guesses = in->speculates ? (sequences(in) * 12 + 17) * k + lists * 16 : 0;
     uint64_t rows = in->rows_in_flight ? smaller(in->rows_in_flight, sequences(in)) : 1;
-    uint64_t row = kv_selector_bytes(in->ctx_tokens) + k * (12 + 16 + 16) +
-                   4 * (uint64_t)in->geometry.n_heads * in->geometry.head_dim;
+    uint64_t row = KV_ROW_BYTES + kv_selector_bytes(in->ctx_tokens) + k * (12 + 16 + 16) +
+                   4 * (uint64_t)in->geometry.n_heads * in->geometry.head_dim +
+                   kv_query_bytes(&in->geometry);
     return guesses + rows * row + in->cold_slots * 4 + in->cold_slots / KV_GROUP_TOKENS +
            in->cold_slots / 256 * 12 + blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) +
            sequences(in) * k * 4 + lists * 512 + sequences(in) * in->placement_bytes +

@@ -79,6 +79,10 @@ uint64_t kv_plan_prompt_bytes(const struct kv_plan_input *in);
 #define KV_MASS_STAMP_BYTES 16u
 uint64_t kv_plan_state_bytes(const struct kv_geometry *g, uint32_t policy, uint32_t ctx_tokens);
 
+/* Of each row in flight, beside its arrays: what the scorer knows of a query (struct query, and
+ * struct digest_row of what the drives say to it). */
+#define KV_ROW_BYTES 1024u
+
 /* Of host-digest's cache (cpu_scorer/cached_digests.h) beside the digests: for each group of the
  * cold pool, and for each group that it holds. */
 #define KV_CACHED_GROUP_BYTES 4u

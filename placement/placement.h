@@ -54,8 +54,8 @@ enum placement_kind {
 #define PLACEMENT_WRITE_SHARE 0.25
 /* The live scorer keeps a copy for one of so many cold entries. Fewer are fewer bytes in each
  * query's stream over the digests, but more entries that must be written when they go down, each
- * with its group (docs/decisions/cold-copies.md). */
-#define PLACEMENT_COPIES_PART 8u
+ * with its group (docs/decisions/cold-copies.md). On real KV half are all of them. */
+#define PLACEMENT_COPIES_PART 2u
 #define PLACEMENT_LIVE_RATE   32u /* promotions that the live scorer takes after one query */
 
 /* What Belady knows: the selections of the steps to come, in order. */

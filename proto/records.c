@@ -20,6 +20,7 @@ struct checked {
     const void *payload;
     uint64_t bytes;
     const struct kv_geometry *geometry;
+    uint32_t n_sequences;
     const char *name;
     struct hill_why *why;
 };
@@ -213,10 +214,18 @@ static int check_fetch(const struct checked *c)
 {
     const struct record_fetch *r = c->payload;
     const struct fetch_item *items = (const void *)(r + 1);
+    const struct fetch_row *rows = (const void *)(items + r->n_entries);
     RANGE(n_entries, 1, LAYOUT_FETCH_ITEMS_MAX);
-    TRY(check_size(c, sizeof(*r) + (uint64_t)r->n_entries * sizeof(*items)));
+    RANGE(n_rows, 0, c->n_sequences - 1);
+    TRY(check_size(c, sizeof(*r) + (uint64_t)r->n_entries * sizeof(*items) +
+                          (uint64_t)r->n_rows * sizeof(*rows)));
     for (uint32_t i = 0; i < r->n_entries; i++)
         TRY(check_range(c, "position", items[i].position, 0, KV_MAX_TOKENS - 1));
+    for (uint32_t i = 0; i < r->n_rows; i++) { /* each has an item */
+        TRY(check_range(c, "a row's first", rows[i].first, i ? rows[i - 1].first + 1 : 1,
+                        r->n_entries - 1));
+        TRY(check_range(c, "a row's sequence", rows[i].sequence, 0, c->n_sequences - 1));
+    }
     return 0;
 }
 
@@ -357,7 +366,7 @@ int record_check(uint32_t type, const void *payload, uint32_t payload_bytes,
         kind++;
     if (kind == N_KINDS)
         return FAIL(why, "record type %u is unknown", type);
-    struct checked c = {payload, payload_bytes, g, kinds[kind].name, why};
+    struct checked c = {payload, payload_bytes, g, n_sequences, kinds[kind].name, why};
     if (payload_bytes < kinds[kind].fixed_bytes)
         return FAIL(why, "%s record has %u bytes, fewer than its fixed %u", c.name, payload_bytes,
                     kinds[kind].fixed_bytes);

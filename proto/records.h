@@ -287,16 +287,24 @@ struct record_release {
     /* then uint32_t slots[n_slots] (cold slot ids) */
 };
 
+/* Entries of one layer into staging slots. The header names whose they are; where others' are
+ * fetched with them, so that the drive reads all at once, `rows` says from which item on whose. A
+ * status of such a command is no sequence's: each asks again by itself. */
 struct record_fetch {
     struct record_header header;
     uint64_t tag;
     uint32_t n_entries;
-    uint32_t reserved;
-    /* then struct fetch_item items[n_entries] */
+    uint32_t n_rows; /* further sequences */
+    /* then struct fetch_item items[n_entries], struct fetch_row rows[n_rows] */
 };
 
 struct fetch_item {
     uint32_t cold_slot, position, staging_slot, generation;
+};
+
+/* Items from `first` on, up to the next row's, are this sequence's. */
+struct fetch_row {
+    uint32_t sequence, step, first, reserved;
 };
 
 /* Read keys out of the pool's plane of keys into a window behind the staging arena (kv/plane.h):
@@ -405,6 +413,7 @@ _Static_assert(sizeof(struct record_commit) == 32, "layout");
 _Static_assert(sizeof(struct record_release) == 32, "layout");
 _Static_assert(sizeof(struct record_fetch) == 32, "layout");
 _Static_assert(sizeof(struct fetch_item) == 16, "layout");
+_Static_assert(sizeof(struct fetch_row) == 16, "layout");
 _Static_assert(sizeof(struct record_read_keys) == 32, "layout");
 _Static_assert(sizeof(struct key_range) == 8, "layout");
 _Static_assert(sizeof(struct record_trim) == 32, "layout");
@@ -418,6 +427,18 @@ _Static_assert(sizeof(struct record_completion) == 80, "layout");
 static inline uint64_t record_pad16(uint64_t bytes)
 {
     return (bytes + 15u) & ~(uint64_t)15u;
+}
+
+/* The i-th sequence of a FETCH that has been checked, 0 .. n_rows: whose, of which step, and its
+ * first item; returns how many items it has. */
+static inline uint32_t record_fetch_row(const struct record_fetch *r, uint32_t i,
+                                        struct fetch_row *row)
+{
+    const struct fetch_item *items = (const struct fetch_item *)(r + 1);
+    const struct fetch_row *rows = (const struct fetch_row *)(items + r->n_entries);
+    *row = i ? rows[i - 1]
+             : (struct fetch_row){.sequence = r->header.sequence, .step = r->header.step};
+    return (i < r->n_rows ? rows[i].first : r->n_entries) - row->first;
 }
 
 /* Where the parts of a DEMOTE record lie, from its start; returns the record's total bytes. */

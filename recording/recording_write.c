@@ -147,13 +147,14 @@ static void put_frame(struct recording *r, struct recording_frame frame, const v
 
 /* The next query may have been peeked before what this one fetched has come up: only a FETCH for
  * another query of the sequence replaces it. */
-static void note_fetch(struct recording *r, const struct record_fetch *fetch)
+static void note_items(struct recording *r, const struct record_header *header,
+                       const struct fetch_item *items, uint32_t n_items)
 {
-    struct fetched *f = &r->fetched[fetch->header.sequence];
-    if (memcmp(&fetch->header, &f->header, sizeof f->header) != 0)
+    struct fetched *f = &r->fetched[header->sequence];
+    if (memcmp(header, &f->header, sizeof f->header) != 0)
         f->n = 0;
-    f->header = fetch->header;
-    uint32_t n = f->n + fetch->n_entries;
+    f->header = *header;
+    uint32_t n = f->n + n_items;
     if (n > f->room) {
         struct fetch_item *more = realloc(f->items, 2 * (size_t)n * sizeof *more);
         if (!more) {
@@ -164,8 +165,20 @@ static void note_fetch(struct recording *r, const struct record_fetch *fetch)
         f->items = more;
         f->room = 2 * n;
     }
-    memcpy(f->items + f->n, fetch + 1, fetch->n_entries * sizeof *f->items);
+    memcpy(f->items + f->n, items, n_items * sizeof *f->items);
     f->n = n;
+}
+
+static void note_fetch(struct recording *r, const struct record_fetch *fetch)
+{
+    for (uint32_t i = 0; i <= fetch->n_rows; i++) {
+        struct record_header header = fetch->header;
+        struct fetch_row row;
+        uint32_t n = record_fetch_row(fetch, i, &row);
+        header.sequence = row.sequence;
+        header.step = row.step;
+        note_items(r, &header, (const struct fetch_item *)(fetch + 1) + row.first, n);
+    }
 }
 
 /* Entries that come up were copied out of the staging slots into which the query, or a guess ahead

@@ -117,6 +117,7 @@ static void rig_make_agents(struct rig *r)
         struct rig_agent *a = r->agents[d] = calloc(1, sizeof *a);
         assert_non_null(a);
         a->bell = d ? &r->drive_bells[d] : &r->bells[PARTY_AGENT];
+        a->scorer = &r->bells[PARTY_SCORER];
         a->random = 99 + d;
         a->open_query = RIG_SPANS;
         a->wrong_score_position = a->damaged_position = UINT32_MAX;
@@ -131,7 +132,7 @@ struct scorer_config rig_config(const struct rig_options *o)
         .epoch = RIG_EPOCH,
         .ctx_tokens = RIG_CTX,
         .n_sequences = o->n_sequences ? o->n_sequences : RIG_SEQUENCES,
-        .threads = 2,
+        .threads = o->threads ? o->threads : 2,
         .rows = o->rows,
         .gpu_drop = o->gpu_drop,
         .block_tokens = 32,

@@ -40,6 +40,7 @@ struct rig_options {
     const struct shm_ring_tap *taps; /* [RING_COUNT], of the scorer's ends; NULL: none */
     uint32_t n_sequences;            /* 0: RIG_SEQUENCES */
     uint32_t rows;                   /* in flight; 0: 1 */
+    uint32_t threads;                /* that score; 0: 2 */
     double gpu_drop;
     void *hot; /* of rig_stop_keeping, with the same options: an earlier epoch's */
 };

@@ -144,6 +144,23 @@ static void agent_end_query(struct rig_agent *a)
     agent_complete(a, &c->header, c->tag, RECORD_AGENT_QUERY, 0, c->count, 0);
 }
 
+/* The scorer has nothing to do but to hear of its queries: of all that are open at once. */
+static bool agent_end_gathered(struct rig_agent *a)
+{
+    if (!a->n_gathered || !shm_doorbell_asleep(a->scorer))
+        return false;
+    for (uint32_t i = 0; i < a->n_gathered; i++) {
+        void *room;
+        assert_int_equal(shm_ring_reserve(&a->ends[RING_COMPLETION], sizeof a->gathered[i], &room),
+                         0);
+        memcpy(room, &a->gathered[i], sizeof a->gathered[i]);
+        shm_ring_stage(&a->ends[RING_COMPLETION], RECORD_COMPLETION, sizeof a->gathered[i]);
+    }
+    shm_ring_flush(&a->ends[RING_COMPLETION]);
+    a->n_gathered = 0;
+    return true;
+}
+
 static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
 {
     uint32_t rows = atomic_load_explicit(&a->rows, memory_order_relaxed);
@@ -177,6 +194,12 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
         total += n;
     }
     assert_int_equal(total, r->expected);
+    if (atomic_load_explicit(&a->gathers, memory_order_relaxed)) {
+        a->spans[span].ended = ++a->clock;
+        a->gathered[a->n_gathered++] = (struct record_completion){
+            .header = r->header, .tag = r->query_id, .command = RECORD_AGENT_QUERY, .count = total};
+        return;
+    }
     a->query_done =
         (struct record_completion){.header = r->header, .tag = r->query_id, .count = total};
     a->open_query = span;
@@ -184,22 +207,36 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
         agent_end_query(a);
 }
 
+/* Its position. */
+static uint32_t agent_fetch_item(struct rig_agent *a, const struct record_header *h,
+                                 const struct fetch_item *item)
+{
+    const struct rig_slot *s = &a->slots[item->cold_slot];
+    assert_true(s->committed && s->position == item->position);
+    assert_true(s->sequence == h->sequence && s->layer == h->layer);
+    assert_int_equal(shm_arena_generation(&a->staging, item->staging_slot), item->generation);
+    memcpy(shm_arena_slot(&a->staging, item->staging_slot), s->entry, RIG_ENTRY);
+    return s->position;
+}
+
 static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
 {
-    const struct fetch_item *items = (const struct fetch_item *)(r + 1);
+    const struct fetch_item *item = (const struct fetch_item *)(r + 1);
     uint32_t damaged = atomic_load_explicit(&a->damaged_position, memory_order_relaxed);
-    uint32_t span = agent_begin_span(a, &r->header, RECORD_FETCH);
     int32_t status = 0;
-    for (uint32_t i = 0; i < r->n_entries; i++) {
-        const struct rig_slot *s = &a->slots[items[i].cold_slot];
-        assert_true(s->committed && s->position == items[i].position);
-        assert_int_equal(shm_arena_generation(&a->staging, items[i].staging_slot),
-                         items[i].generation);
-        memcpy(shm_arena_slot(&a->staging, items[i].staging_slot), s->entry, RIG_ENTRY);
-        if (s->position == damaged)
-            status = HILL_E_DAMAGED;
+    for (uint32_t i = 0; i <= r->n_rows; i++) {
+        struct record_header header = r->header;
+        struct fetch_row row;
+        uint32_t n = record_fetch_row(r, i, &row);
+        header.sequence = row.sequence;
+        header.step = row.step;
+        uint32_t span = agent_begin_span(a, &header, RECORD_FETCH);
+        for (; n-- > 0; item++)
+            status = agent_fetch_item(a, &header, item) == damaged ? HILL_E_DAMAGED : status;
+        a->spans[span].ended = ++a->clock;
     }
-    a->spans[span].ended = ++a->clock;
+    a->n_fetches++;
+    a->n_fetched_rows += r->n_rows + 1;
     agent_complete(a, &r->header, r->tag, RECORD_FETCH, status, r->n_entries, status ? damaged : 0);
 }
 
@@ -341,9 +378,11 @@ void *rig_agent_main(void *arg)
         if ((!rig_random(&a->random, 6) || !moved) &&
             !atomic_load_explicit(&a->slow, memory_order_relaxed))
             agent_send_late(a);
-        atomic_store(&a->at_rest, !moved);
         if (!moved)
-            shm_doorbell_wait(a->bell, seen, clock_deadline_ms(5), 0);
+            moved = agent_end_gathered(a);
+        atomic_store(&a->at_rest, !moved && !a->n_gathered);
+        if (!moved)
+            shm_doorbell_wait(a->bell, seen, clock_deadline_ms(a->n_gathered ? 1 : 5), 0);
         atomic_store(&a->at_rest, false);
     }
     return NULL;

@@ -70,9 +70,9 @@ struct rig_span {
 
 struct rig_agent {
     struct shm_ring_end ends[RING_COUNT];
-    struct shm_doorbell *bell;
-    struct shm_arena staging; /* a view */
-    uint8_t *windows;         /* of keys */
+    struct shm_doorbell *bell, *scorer; /* its own; the scorer's */
+    struct shm_arena staging;           /* a view */
+    uint8_t *windows;                   /* of keys */
     uint32_t window_bytes, key_bytes;
     struct rig_slot slots[RIG_STRIPE * RIG_STRIPES];
     struct record_completion late[8]; /* DEMOTE completions held back */
@@ -80,7 +80,10 @@ struct rig_agent {
     struct rig_span spans[RIG_SPANS]; /* the first so many; the test reads them between requests */
     uint32_t n_spans, n_queries, open_query; /* open_query: its span; RIG_SPANS: none */
     uint64_t clock;
-    struct record_completion query_done; /* of open_query */
+    struct record_completion query_done;                  /* of open_query */
+    struct record_completion gathered[RIG_SEQUENCES_MAX]; /* of queries */
+    uint32_t n_gathered;
+    uint32_t n_fetches, n_fetched_rows; /* commands, rows in them */
     uint64_t random;
     _Atomic uint32_t reused; /* slots of copies that were written anew */
     _Atomic uint32_t reads;  /* READ_KEYS that were answered */
@@ -90,6 +93,7 @@ struct rig_agent {
     _Atomic bool silent, leak, stop;
     _Atomic bool bad_release; /* the next RELEASE is refused */
     _Atomic bool slow;        /* it answers no DEMOTE and no TRIM; everything else at once */
+    _Atomic bool gathers;     /* it answers queries, all at once, when the scorer sleeps */
     _Atomic bool twice;       /* it answers each TRIM twice */
     /* It is done with a query when it has the next one, but for every so many-th; 0: at once */
     _Atomic uint32_t rows;

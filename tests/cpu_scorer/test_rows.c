@@ -178,16 +178,71 @@ static void test_a_row_is_scored_while_the_one_before_is_fetched(void **unused)
     assert_int_equal(overlaps, 0);
 }
 
+/* ---- one command for several rows ------------------------------------------------------------ */
+
+/* Whole requests at drives that answer all open queries at once: hashes, FETCH commands, and the
+ * rows in them. */
+static void fetch_rows(struct rig_options o, uint64_t hashes[ROWS], uint32_t *commands,
+                       uint32_t *rows)
+{
+    struct rig_request *q[ROWS];
+    o.threads = 1; /* so that a scorer that sleeps has scored all that it can */
+    struct rig *r = begin(o, &usual, q);
+    *commands = *rows = 0;
+    for (uint32_t d = 0; d < r->n_drives; d++)
+        atomic_store_explicit(&r->agents[d]->gathers, true, memory_order_relaxed);
+    for (int i = 0; i < STEPS; i++)
+        assert_int_equal(decode(r, q), 0);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        hashes[i] = XXH64_digest(q[i]->hash);
+        struct scorer_stats s = gpu_end(q[i]);
+        assert_int_equal(s.selection_hash, hashes[i]);
+        assert_int_equal(s.link_kv_bytes, 10 * s.cold.hits); /* each has its part, and no more */
+    }
+    for (uint32_t d = 0; d < r->n_drives; d++) {
+        *commands += r->agents[d]->n_fetches;
+        *rows += r->agents[d]->n_fetched_rows;
+    }
+    assert_int_equal(r->n_failures, 0);
+    rig_stop(r);
+}
+
+/* Four rows that are scored at the same time are fetched by fewer commands, as many as the ring has
+ * room for in one; a row alone has its own. */
+static void test_rows_that_are_ready_are_fetched_together(void **unused)
+{
+    static const struct rig_options places[] = {
+        {.csd = true, .beta = 0.66},
+        {.csd = true, .beta = 0.66, .gpu_drop = 1},
+        {.csd = true, .beta = 0.66, .n_drives = 2, .gpu_drop = 0.5},
+        {.csd = true, .beta = 0.66, .placement = SCORER_BKP, .reads_hot = true},
+    };
+    (void)unused;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct rig_options o = places[i];
+        uint64_t one[ROWS], several[ROWS];
+        uint32_t commands, rows;
+        o.rows = 1;
+        fetch_rows(o, one, &commands, &rows);
+        assert_int_equal(commands, rows);
+        o.rows = ROWS;
+        fetch_rows(o, several, &commands, &rows);
+        print_message("%u rows' entries by %u commands\n", rows, commands);
+        assert_true(commands > 0 && 2 * commands < rows);
+        assert_memory_equal(one, several, sizeof one);
+    }
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 /* A damaged entry of one row, which alone has that position: the others go on. */
-static void test_one_row_fails_and_the_others_go_on(void **unused)
+static void fail_one_row(bool together)
 {
-    struct rig_options o = {.csd = true, .beta = 0.25, .rows = 3, .gpu_drop = 1};
+    struct rig_options o = {.csd = true, .beta = 0.25, .rows = 3, .gpu_drop = 1, .threads = 1};
     struct rig_request *q[ROWS];
     int status[ROWS], failed = 0;
-    (void)unused;
     struct rig *r = begin(o, &usual, q);
+    atomic_store_explicit(&r->agent->gathers, together, memory_order_relaxed);
     for (uint32_t i = prompts[2] + STEPS; i < prompts[2] + 2 * STEPS && !failed; i++) {
         atomic_store_explicit(&r->agent->damaged_position, i, memory_order_relaxed);
         for (uint32_t layer = 0; layer < RIG_LAYERS && !failed; layer++) {
@@ -214,6 +269,13 @@ static void test_one_row_fails_and_the_others_go_on(void **unused)
     rig_stop(r);
 }
 
+static void test_one_row_fails_and_the_others_go_on(void **unused)
+{
+    (void)unused;
+    fail_one_row(false);
+    fail_one_row(true); /* whose entry it was the answer to all of them does not say */
+}
+
 /* An agent that answers nothing: every row in flight is answered, and those behind them. */
 static void test_a_silent_agent_fails_all_rows(void **unused)
 {
@@ -238,6 +300,7 @@ int main(void)
         cmocka_unit_test(test_any_number_of_rows_selects_the_same),
         cmocka_unit_test(test_every_policy_selects_the_same),
         cmocka_unit_test(test_a_row_is_scored_while_the_one_before_is_fetched),
+        cmocka_unit_test(test_rows_that_are_ready_are_fetched_together),
         cmocka_unit_test(test_one_row_fails_and_the_others_go_on),
         cmocka_unit_test(test_a_silent_agent_fails_all_rows),
     };

@@ -143,16 +143,14 @@ static uint32_t pick_committed(const struct model *m, uint32_t sequence, uint32_
     return UINT32_MAX;
 }
 
-static void random_fetch(struct pool_scene *s, uint32_t sequence, uint32_t layer)
+/* Committed ones, until there are `most`; how many there are then. */
+static uint32_t pick_items(struct pool_scene *s, uint32_t sequence, uint32_t layer,
+                           struct fetch_item *items, uint32_t n, uint32_t most)
 {
-    uint32_t entry_bytes = kv_entry_bytes(&s->m.g), n = 0, bad;
-    struct fetch_item items[STAGING_SLOTS];
-    struct cold_cost cost = {0};
-    struct hill_why why = {""};
-
-    for (uint32_t i = 0; i < STAGING_SLOTS; i++) {
-        uint32_t slot =
-            i % 3 && n ? items[n - 1].cold_slot + 1 : pick_committed(&s->m, sequence, layer);
+    uint32_t first = n;
+    for (uint32_t i = n; i < most; i++) {
+        uint32_t slot = i % 3 && n > first ? items[n - 1].cold_slot + 1
+                                           : pick_committed(&s->m, sequence, layer);
         if (slot >= s->m.n_stripes * s->m.stripe_slots || slot % s->m.stripe_slots == 0 ||
             s->m.slots[slot].state != SLOT_COMMITTED)
             continue;
@@ -160,23 +158,37 @@ static void random_fetch(struct pool_scene *s, uint32_t sequence, uint32_t layer
                                        shm_arena_generation(&s->staging, n)};
         n++;
     }
+    return n;
+}
+
+static void random_fetch(struct pool_scene *s, uint32_t sequence, uint32_t layer)
+{
+    uint32_t entry_bytes = kv_entry_bytes(&s->m.g), other = (sequence + 1) % s->m.n_sequences, bad;
+    struct fetch_item items[STAGING_SLOTS];
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+
+    uint32_t own = pick_items(s, sequence, layer, items, 0, 1 + random_below(STAGING_SLOTS));
+    uint32_t n = pick_items(s, other, layer, items, own, STAGING_SLOTS);
+    const struct fetch_row row = {.sequence = other, .first = own};
+    const struct cold_fetch fetch = {sequence, layer, items, n, &s->staging, &row, n > own};
     if (n == 0)
         return;
     random_bytes(shm_arena_slot(&s->staging, 0), STAGING_SLOTS * s->staging.stride);
-    assert_int_equal(cold_pool_fetch(s->pool,
-                                     &(struct cold_fetch){sequence, layer, items, n, &s->staging},
-                                     &cost, &bad, &why),
-                     0);
+    assert_int_equal(cold_pool_fetch(s->pool, &fetch, &cost, &bad, &why), 0);
     for (uint32_t i = 0; i < n; i++)
         assert_memory_equal(shm_arena_slot(&s->staging, items[i].staging_slot),
                             s->m.entries + (size_t)items[i].cold_slot * entry_bytes, entry_bytes);
     assert_int_equal(cost.flash_read_bytes, cost.link_kv_bytes);
     assert_int_equal(cost.link_kv_bytes % CSD_ALIGN, 0);
+    if (own && n > own && other != sequence) { /* the second one's as the first one's */
+        struct cold_fetch of_one = fetch;
+        of_one.n_rows = 0;
+        assert_int_equal(cold_pool_fetch(s->pool, &of_one, &cost, &bad, &why), HILL_E_PROTOCOL);
+        cost = (struct cold_cost){0};
+    }
     items[0].generation++;
-    assert_int_equal(cold_pool_fetch(s->pool,
-                                     &(struct cold_fetch){sequence, layer, items, n, &s->staging},
-                                     &cost, &bad, &why),
-                     HILL_E_PROTOCOL);
+    assert_int_equal(cold_pool_fetch(s->pool, &fetch, &cost, &bad, &why), HILL_E_PROTOCOL);
 }
 
 /* The stripe's committed slots, some at a time; what was only written is free. */
@@ -548,7 +560,10 @@ static void test_commands_that_do_not_fit_the_state_change_nothing(void **state)
                                  {base, 0, STAGING_SLOTS, generation}};
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(cold_pool_fetch(s.pool,
-                                         &(struct cold_fetch){0, 1, &items[i], 1, &s.staging},
+                                         &(struct cold_fetch){.layer = 1,
+                                                              .items = &items[i],
+                                                              .n_items = 1,
+                                                              .staging = &s.staging},
                                          &cost, &bad, &why),
                          HILL_E_PROTOCOL);
     pool_scene_close(&s);

@@ -48,15 +48,19 @@ static void test_a_flipped_byte_is_found_and_named(void **state)
     struct fetch_item items[3];
     for (uint32_t i = 0; i < 3; i++)
         items[i] = (struct fetch_item){32 + i, 1032 + i, i, shm_arena_generation(&s.staging, i)};
-    assert_int_equal(cold_pool_fetch(s.pool, &(struct cold_fetch){0, 0, items, 3, &s.staging},
-                                     &cost, &bad, &why),
-                     HILL_E_DAMAGED);
+    assert_int_equal(
+        cold_pool_fetch(s.pool,
+                        &(struct cold_fetch){.items = items, .n_items = 3, .staging = &s.staging},
+                        &cost, &bad, &why),
+        HILL_E_DAMAGED);
     assert_int_equal(bad, 1033);
     assert_non_null(strstr(why.text, "1033"));
     items[1] = items[2];
-    assert_int_equal(cold_pool_fetch(s.pool, &(struct cold_fetch){0, 0, items, 2, &s.staging},
-                                     &cost, &bad, &why),
-                     0);
+    assert_int_equal(
+        cold_pool_fetch(s.pool,
+                        &(struct cold_fetch){.items = items, .n_items = 2, .staging = &s.staging},
+                        &cost, &bad, &why),
+        0);
     pool_scene_close(&s);
 }
 

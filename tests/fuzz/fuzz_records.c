@@ -49,7 +49,9 @@ static void follow_counts(uint32_t type, const uint8_t *payload, const struct kv
             touch(payload, parts.total, r->n_slots * sizeof(uint32_t));
     } else if (type == RECORD_FETCH) {
         const struct record_fetch *r = (const void *)payload;
-        touch(payload, sizeof(*r), (uint64_t)r->n_entries * sizeof(struct fetch_item));
+        touch(payload, sizeof(*r),
+              (uint64_t)r->n_entries * sizeof(struct fetch_item) +
+                  (uint64_t)r->n_rows * sizeof(struct fetch_row));
     } else if (type == RECORD_SCORE_BLOCK) {
         const struct record_score_block *r = (const void *)payload;
         touch(payload, sizeof(*r), (uint64_t)r->n * sizeof(struct score_tuple));

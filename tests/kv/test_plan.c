@@ -126,8 +126,8 @@ static void hot_plan_worked_by_hand(void **state)
      * bytes */
     assert_int_equal(plan.tables_bytes, 192 + 40000 + 128 + 9664 + 1280 + 384);
     assert_int_equal(plan.private_bytes,
-                     kv_selector_bytes(2000) + 33 * 132 + 200 * 48 + 5 * 512 + 4 * 64);
-    /* 64 floats: the row's query */
+                     kv_selector_bytes(2000) + 33 * 132 + 200 * 48 + 5 * 512 + 4 * 64 + 36 + 1024);
+    /* 64 floats: the row's query; 36 bytes: its digest; 1024: what is known of it */
     assert_int_equal(plan.block_bytes, 24 + 64 * (128 + 36 + 4 + 8));
     assert_int_equal(plan.n_blocks, 5 * 2); /* 36 tokens: one block, and one more, a layer */
     assert_int_equal(min, plan.staging_bytes + plan.tables_bytes + plan.private_bytes +
@@ -169,6 +169,24 @@ static void guesses_take_a_second_selection(void **state)
     assert_int_equal(on.private_bytes - off.private_bytes, 3 * 200 * 12 + 200 * 17 + 15 * 16);
     assert_int_equal(kv_plan_gpu_bytes(&in, 1000, 200) - gpu,
                      3 * 4 * (64 + 32)); /* a row's guess */
+}
+
+/* One row in flight for each sequence, as many as are asked for at most. */
+static void each_row_in_flight_is_counted(void **state)
+{
+    (void)state;
+    static const uint32_t rows[][2] = {{0, 1}, {1, 1}, {2, 2}, {3, 3}, {9, 3}};
+    struct kv_plan_input in = input(2000, 0.1);
+    struct kv_hot_plan one, plan;
+    in.n_sequences = 3;
+    assert_int_equal(kv_plan_hot(&one, &in, 64 << 20, NULL), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        in.rows_in_flight = rows[i][0];
+        assert_int_equal(kv_plan_hot(&plan, &in, 64 << 20, NULL), 0);
+        assert_int_equal(plan.private_bytes - one.private_bytes,
+                         (rows[i][1] - 1) *
+                             (kv_selector_bytes(2000) + 200 * 44 + 4 * 64 + 36 + 1024));
+    }
 }
 
 static void each_sequence_has_its_share_of_the_hot_plan(void **state)
@@ -262,6 +280,7 @@ int main(void)
         cmocka_unit_test(exact_contexts_have_their_room),
         cmocka_unit_test(hot_plan_worked_by_hand),
         cmocka_unit_test(guesses_take_a_second_selection),
+        cmocka_unit_test(each_row_in_flight_is_counted),
         cmocka_unit_test(each_sequence_has_its_share_of_the_hot_plan),
         cmocka_unit_test(the_hot_cap_is_never_exceeded),
         cmocka_unit_test(too_small_a_hot_cap_is_refused_with_both_sizes),

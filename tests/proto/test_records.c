@@ -329,6 +329,42 @@ static void values_in_arrays_are_checked(void **state)
     free(room);
 }
 
+/* A FETCH of three sequences: each has an item, and is one that there is. */
+static void rows_of_a_fetch_are_in_order(void **state)
+{
+    (void)state;
+    static const struct {
+        struct fetch_row rows[2];
+        int status;
+    } cases[] = {
+        {{{1, 9, 1, 0}, {0, 3, 3, 0}}, 0},
+        {{{1, 9, 0, 0}, {0, 3, 3, 0}}, HILL_E_PROTOCOL},
+        {{{1, 9, 3, 0}, {0, 3, 3, 0}}, HILL_E_PROTOCOL},
+        {{{1, 9, 1, 0}, {0, 3, 4, 0}}, HILL_E_PROTOCOL},
+        {{{1, 9, 1, 0}, {N_SEQUENCES, 3, 3, 0}}, HILL_E_PROTOCOL},
+    };
+    uint8_t *room = calloc(1, ROOM);
+    uint32_t bytes = good_record(RECORD_FETCH, room);
+    struct record_fetch *fetch = (void *)room;
+    fetch->n_rows = 2;
+    assert_int_equal(check(RECORD_FETCH, room, bytes), HILL_E_PROTOCOL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memcpy(room + bytes, cases[i].rows, sizeof cases[i].rows);
+        assert_int_equal(check(RECORD_FETCH, room, bytes + 32), cases[i].status);
+    }
+    memcpy(room + bytes, cases[0].rows, sizeof cases[0].rows);
+    struct fetch_row row;
+    assert_int_equal(record_fetch_row(fetch, 0, &row), 1);
+    assert_true(row.sequence == fetch->header.sequence && row.first == 0);
+    assert_int_equal(record_fetch_row(fetch, 1, &row), 2);
+    assert_true(row.sequence == 1 && row.step == 9 && row.first == 1);
+    assert_int_equal(record_fetch_row(fetch, 2, &row), 1);
+    assert_int_equal(row.first, 3);
+    fetch->n_rows = N_SEQUENCES;
+    assert_int_equal(check(RECORD_FETCH, room, bytes + 16 * N_SEQUENCES), HILL_E_PROTOCOL);
+    free(room);
+}
+
 static void unknown_types_are_refused(void **state)
 {
     (void)state;
@@ -532,6 +568,7 @@ int main(void)
         cmocka_unit_test(foreign_sequences_and_layers_are_refused),
         cmocka_unit_test(named_slots_of_a_demote_are_checked),
         cmocka_unit_test(values_in_arrays_are_checked),
+        cmocka_unit_test(rows_of_a_fetch_are_in_order),
         cmocka_unit_test(unknown_types_are_refused),
         cmocka_unit_test(random_records_are_never_read_beyond_their_end),
         cmocka_unit_test(every_ring_opens_in_two_views_and_carries_its_largest_record),

@@ -23,7 +23,7 @@
 enum { SEED = 20261121 };
 
 static const struct layout_input layout = {
-    .geometry = {2, 4, 2, 16}, .ctx_tokens = 64, .n_sequences = 1};
+    .geometry = {2, 4, 2, 16}, .ctx_tokens = 64, .n_sequences = 2};
 
 static char folder[] = "/tmp/hill-recording-XXXXXX";
 static char path[64], copy[64];
@@ -105,16 +105,18 @@ static void read_keys(struct rig *rig)
 }
 
 /* A step end arrives (two looks and a turn without any before it, one look too many at it; those at
- * the agent's do not count), a fetch goes out, its slot 5 comes up; keys are read; credits are
- * asked for twice; the agent goes. */
+ * the agent's do not count), a fetch of two sequences goes out, the second one's slot 5 comes up;
+ * keys are read; credits are asked for twice; the agent goes. */
 static void make_traffic(struct rig *rig)
 {
     struct record_step_end step = {.header = {3, 0, 1, 0}, .n_tokens = 9};
     struct {
         struct record_fetch record;
         struct fetch_item items[2];
-    } fetch = {.record = {.header = {3, 0, 1, 1}, .tag = 256, .n_entries = 2},
-               .items = {{4, 4, 6, 0}, {7, 7, 5, 0}}};
+        struct fetch_row row;
+    } fetch = {.record = {.header = {3, 1, 8, 1}, .tag = 256, .n_entries = 2, .n_rows = 1},
+               .items = {{4, 4, 6, 0}, {7, 7, 5, 0}},
+               .row = {.sequence = 0, .step = 1, .first = 1}};
     struct {
         struct record_release record;
         uint32_t slots[1];
