@@ -229,16 +229,18 @@ static int check_group(const struct settings *s, const struct tiers_record *left
     if (restarts && strcmp(restarts, "0") != 0)
         return 0;
     uint64_t weights = gguf_file_bytes(s->model);
-    uint64_t need = weights + s->epoch.hot_cap_bytes + s->epoch.gpu_kv_cap_bytes;
+    uint64_t need =
+        weights + s->epoch.hot_cap_bytes + s->epoch.gpu_kv_cap_bytes + s->epoch.prefix_cache_bytes;
     memory_room_read(&room, "");
     uint64_t held = left->tiers_epoch ? epoch_held_bytes(left->run_id, left->tiers_epoch) : 0;
     if (need <= room.group_bytes || need - room.group_bytes <= held)
         return 0;
     return hill_fail(why, HILL_E_NOMEM,
-                     "weights of %.0f MiB, --hot-mb %.0f and --gpu-kv-mb %.0f do not fit into the "
-                     "%.0f MiB that the memory limit of %.200s leaves",
+                     "weights of %.0f MiB, --hot-mb %.0f, --gpu-kv-mb %.0f and --prefix-cache-mb "
+                     "%.0f do not fit into the %.0f MiB that the memory limit of %.200s leaves",
                      (double)weights / MIB, (double)s->epoch.hot_cap_bytes / MIB,
                      (double)s->epoch.gpu_kv_cap_bytes / MIB,
+                     (double)s->epoch.prefix_cache_bytes / MIB,
                      (double)(room.group_bytes + held) / MIB, room.group);
 }
 
