@@ -4,7 +4,7 @@
 #
 # DOCUMENTS (6) pieces of BYTES (16000) of TEXT (Moby-Dick; docs/data.md) are read once, with SmolLM2 (MODEL: another file),
 # then QUESTIONS (48) are asked, in the same order with both rules; SEED draws it, some documents are asked oftener. CACHES: sizes
-# in MiB. Fails where importance loads no fewer bytes than age. Prints a line a size. Quarter of an hour on two CPUs.
+# in MiB. Fails where importance loads no fewer bytes than age. Prints a line a size. About ten minutes on two CPUs.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
 unset HILL_NO_PREFIX_CACHE HILL_EXACT_BELOW
