@@ -242,6 +242,7 @@ static int check_group(const struct settings *s, const struct tiers_record *left
         .weights = gguf_file_bytes(s->model),
         .hot = s->epoch.hot_cap_bytes,
         .gpu_kv = s->epoch.gpu_kv_cap_bytes,
+        .prefix_cache = s->epoch.prefix_cache_bytes,
         .room = room.group_bytes,
         .held = left->tiers_epoch ? epoch_held_bytes(left->run_id, left->tiers_epoch) : 0,
         .group = room.group,

@@ -33,8 +33,7 @@ uint32_t important_runs(uint32_t n_tokens, uint32_t run_tokens, double share)
     return runs < all ? runs : all;
 }
 
-/* A weight that is no number counts as 0. */
-static double mass_of(const float *mass, uint32_t n)
+double important_mass(const float *mass, uint32_t n)
 {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -52,7 +51,7 @@ int important_choose(const float *mass, uint32_t n_runs, uint32_t run_tokens, ui
     for (uint32_t i = 0; i < n_runs; i++) {
         bool always = i == 0 || i + newest >= n_runs;
         runs[i] = (struct run){
-            always ? INFINITY : mass_of(mass + (uint64_t)i * run_tokens, run_tokens), i};
+            always ? INFINITY : important_mass(mass + (uint64_t)i * run_tokens, run_tokens), i};
     }
     qsort(runs, n_runs, sizeof *runs, by_mass);
     for (uint32_t i = 0; i < wanted; i++)

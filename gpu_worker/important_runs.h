@@ -18,6 +18,8 @@
 
 /* Runs of a prefix of n_tokens, of which a share is to be loaded. */
 uint32_t important_runs(uint32_t n_tokens, uint32_t run_tokens, double share);
+/* Of n tokens; a weight that is no number counts as 0. */
+double important_mass(const float *mass, uint32_t n);
 /* Of n_runs runs the `wanted` most important ones into out [wanted], ascending; mass [n_runs *
  * run_tokens] of each token. Of two that are equal the newer one. HILL_E_NOMEM. */
 int important_choose(const float *mass, uint32_t n_runs, uint32_t run_tokens, uint32_t wanted,

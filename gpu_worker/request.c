@@ -591,6 +591,7 @@ static void send_done(struct request *r, int rc, const char *text)
     done.loaded_entries = r->loaded_entries;
     done.later_bytes = r->later_bytes;
     done.probe_ms = r->probe_ms;
+    done.cached_bytes = r->cached_bytes;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;
     done.predicted_ms = decode_ms;
     done.gpu_idle_ms = r->idle_ns * 1e-6;

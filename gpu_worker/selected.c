@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "gpu_worker/important_runs.h"
 #include "gpu_worker/stored_internal.h"
+#include "prefix/run_cache.h"
 #include "prefix/span_reader.h"
 
 enum phase {
@@ -35,6 +36,7 @@ struct selected {
     uint8_t *entries;              /* of the layer: [runs][entry] */
     uint8_t *own;                  /* [layer][n_own][entry] */
     float *mass;                   /* [n_past] */
+    double all_mass;               /* of them together; 0: a layer with a window, not asked */
     struct span *spans;            /* [max(n_chunks, runs)] of the load that is asked for */
     struct load sums_load, keys_load[2], runs_load;
     int64_t waits_since; /* for the drive; 0: it does not */
@@ -114,7 +116,7 @@ static int load(struct request *r, uint32_t n_spans, struct load *out, struct hi
     for (uint32_t i = 0; i < n_spans; i++)
         bytes += stored_pages(x->spans[i].at, x->spans[i].bytes);
     r->loaded_bytes += bytes;
-    out->due = stored_charge(r->w, bytes);
+    out->due = bytes ? stored_charge(r->w, bytes) : 0;
     return span_reader_give(x->reader, x->spans, n_spans, &out->job)
                ? hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix")
                : 0;
@@ -250,22 +252,54 @@ static void take_window(struct request *r)
         x->runs[i] = first + i;
 }
 
-/* Runs side by side in a chunk are one span. */
+static struct run_name name_of(const struct request *r, uint32_t i)
+{
+    const struct selected *x = r->selected;
+    uint32_t per_chunk = x->store->n_runs;
+    return (struct run_name){r->stored->chunks[x->runs[i] / per_chunk].stamp, x->layer,
+                             x->runs[i] % per_chunk};
+}
+
+/* The share that a chosen run has of what the layer's past is attended to. */
+static double importance_of(const struct selected *x, uint32_t i)
+{
+    uint32_t n = x->store->run_tokens;
+    return x->all_mass > 0 ? important_mass(x->mass + (uint64_t)x->runs[i] * n, n) / x->all_mass
+                           : 1.0 / x->n_runs;
+}
+
+static bool is_cached(struct request *r, uint32_t i)
+{
+    struct selected *x = r->selected;
+    uint64_t bytes = chunk_keys_run_bytes(x->store);
+    struct run_name name = name_of(r, i);
+    const void *there = r->w->runs ? run_cache_use(r->w->runs, &name, importance_of(x, i)) : NULL;
+    if (there) {
+        memcpy(x->entries + i * bytes, there, bytes);
+        r->cached_bytes += bytes;
+    }
+    return there;
+}
+
+/* What the cache has not. Runs side by side in a chunk are one span. */
 static int load_runs(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    uint32_t n = 0, per_chunk = x->store->n_runs;
+    uint32_t n = 0;
     uint64_t bytes = chunk_keys_run_bytes(x->store);
+    bool goes_on = false; /* the run before is at the last span's end */
     for (uint32_t i = 0; i < x->n_runs; i++) {
-        uint32_t chunk = x->runs[i] / per_chunk, run = x->runs[i] % per_chunk;
-        if (i && run && x->runs[i - 1] + 1 == x->runs[i]) {
+        uint32_t chunk = x->runs[i] / x->store->n_runs, run = x->runs[i] % x->store->n_runs;
+        goes_on = goes_on && run && x->runs[i - 1] + 1 == x->runs[i];
+        if (is_cached(r, i)) {
+            goes_on = false;
+        } else if (goes_on) {
             x->spans[n - 1].bytes += bytes;
-            continue;
+        } else {
+            uint64_t at = chunk_keys_run_at(x->store, r->stored->chunks[chunk].slot, x->layer, run);
+            x->spans[n++] = (struct span){x->store->data_fd, at, bytes, x->entries + i * bytes};
+            goes_on = true;
         }
-        x->spans[n++] =
-            (struct span){x->store->data_fd,
-                          chunk_keys_run_at(x->store, r->stored->chunks[chunk].slot, x->layer, run),
-                          bytes, x->entries + i * bytes};
     }
     r->loaded_entries += (uint64_t)x->n_runs * run_tokens(r);
     x->given = 0;
@@ -282,6 +316,7 @@ static int begin_layer(struct request *r, struct hill_why *why)
         return 0; /* the engine keeps the entries of two units */
     bool window = model_layer_window(&r->w->hparams, x->layer);
     x->n_runs = x->wanted;
+    x->all_mass = 0;
     if (window)
         take_window(r);
     int rc = engine_prefill_keys(r->w->engine, x->layer, x->n_runs * run_tokens(r), why);
@@ -315,9 +350,22 @@ static int choose(struct request *r, struct hill_why *why)
         important_choose(x->mass, x->n_past / run_tokens(r), run_tokens(r), x->wanted, x->runs))
         rc = hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
     x->probe_ns += clock_now_ns() - start;
-    if (!rc)
-        rc = load_runs(r, why);
+    if (rc)
+        return rc;
+    x->all_mass = important_mass(x->mass, x->n_past);
+    rc = load_runs(r, why);
     return rc ? rc : 1;
+}
+
+/* Once all of them are known to be right. */
+static void cache_runs(struct request *r)
+{
+    struct selected *x = r->selected;
+    for (uint32_t i = 0; r->w->runs && i < x->n_runs; i++) {
+        struct run_name name = name_of(r, i);
+        run_cache_put(r->w->runs, &name, importance_of(x, i),
+                      x->entries + i * chunk_keys_run_bytes(x->store));
+    }
 }
 
 static int take_runs(struct request *r, struct hill_why *why)
@@ -331,9 +379,11 @@ static int take_runs(struct request *r, struct hill_why *why)
                                  x->entries + i * chunk_keys_run_bytes(x->store)))
             rc = damaged(r, chunk, "entries", why);
     }
-    if (rc == 1)
-        x->phase = PHASE_GIVE;
-    return rc;
+    if (rc != 1)
+        return rc;
+    cache_runs(r);
+    x->phase = PHASE_GIVE;
+    return 1;
 }
 
 /* 1, 0: the device has what was given before, or an error. */

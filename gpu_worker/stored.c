@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "gpu_worker/probe_heads.h"
 #include "kv/plane.h"
+#include "prefix/run_cache.h"
 
 #define PAGE    4096u
 #define TURN_MS 20u /* others may wait so long for their step, as for a prompt's unit */
@@ -54,6 +55,24 @@ static int open_keys(struct worker *w, const struct chunk_terms *terms,
     return rc;
 }
 
+/* HILL_TEST_RUN_CACHE=lru: what is compared with. */
+static void open_cache(struct worker *w, const struct chunk_keys *keys)
+{
+    const char *rule = getenv("HILL_TEST_RUN_CACHE");
+    uint64_t cap = w->settings.prefix_cache_bytes;
+    if (!cap)
+        return;
+    int rc = run_cache_open(&w->runs, cap, (uint32_t)chunk_keys_run_bytes(keys),
+                            rule && strcmp(rule, "lru") == 0);
+    if (rc)
+        log_warn("a cache of %.1f MiB (--prefix-cache-mb) for important tokens: %s; they are read "
+                 "from the drive every time",
+                 (double)cap / 1048576.0, hill_strerror(rc));
+    else
+        log_info("important tokens of stored prefixes: room for %u runs of %u tokens of a layer",
+                 run_cache_room(w->runs), keys->run_tokens);
+}
+
 /* Without keys all of a prefix is read, as always. */
 static int open_with_keys(struct worker *w, const struct chunk_terms *terms, struct hill_why *why)
 {
@@ -66,6 +85,8 @@ static int open_with_keys(struct worker *w, const struct chunk_terms *terms, str
     struct hill_why reason;
     if (!rc && open_keys(w, terms, &shape, &reason))
         log_warn("%s: prefixes are read whole", reason.text);
+    if (!rc && w->store->keys)
+        open_cache(w, w->store->keys);
     return rc;
 }
 
@@ -112,7 +133,9 @@ void stored_close(struct worker *w)
     if (w->store)
         drive_store_close(w->store);
     free(w->store);
+    run_cache_close(w->runs);
     w->store = NULL;
+    w->runs = NULL;
     w->store_slow = false;
 }
 

@@ -66,6 +66,7 @@ struct worker {
     float *logits;            /* [n_vocab] */
     struct step step;
     struct drive_store *store; /* of --prefix-dir, or NULL */
+    struct run_cache *runs;    /* of --prefix-cache-mb, or NULL */
     bool store_slow;           /* a request has waited for its writer long enough... */
     uint64_t store_done;       /* ...which had done so many jobs then */
 };

@@ -66,12 +66,13 @@ struct epoch_settings {
     uint32_t exact_layers; /* the first layers, whose queries are not guessed; 0 means 1 */
     Hill__Simd simd;
 
-    const char *trace_path;  /* of the scorer's KV trace, absolute; empty: none */
-    bool trace_scores;       /* with every token's score */
-    const char *prefix_dir;  /* of the prefix store on a drive, absolute; empty: none */
-    uint64_t prefix_bytes;   /* its cap */
-    double prefix_share;     /* of a stored prefix, loaded before the first token; 0: all of it */
-    const char *record_path; /* of the recording of the rings, absolute; empty: none */
+    const char *trace_path; /* of the scorer's KV trace, absolute; empty: none */
+    bool trace_scores;      /* with every token's score */
+    const char *prefix_dir; /* of the prefix store on a drive, absolute; empty: none */
+    uint64_t prefix_bytes;  /* its cap */
+    double prefix_share;    /* of a stored prefix, loaded before the first token; 0: all of it */
+    uint64_t prefix_cache_bytes; /* memory for what was loaded so and may be again; 0: none */
+    const char *record_path;     /* of the recording of the rings, absolute; empty: none */
 };
 
 /* What the sizes and offsets of the rings follow from. */

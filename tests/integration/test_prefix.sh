@@ -160,14 +160,20 @@ up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
 asks "a store without keys" asked2 all
 all_bytes=$(field "$work/out" .prefix.loaded_bytes)
 down || fail "down"
-up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
+up "${options[@]}" "${first[@]}" --prefix-attention select --prefix-cache-mb 1 || fail "up"
 asks "important tokens" asked2 select
+expect "important tokens: out of an empty cache" "$(field "$work/out" .prefix.cached_bytes)" 0
 expect "important tokens: loaded" "$(field "$work/out" '"\(.prefix.loaded_entries) \(.prefix.reused_tokens)"')" "1024 1536"
 expect "important tokens: bytes" "$(field "$work/out" ".prefix.loaded_bytes < $all_bytes and .prefix.loaded_later_bytes > 0")" true
 cp "$work/out" "$work/important"
 generate "$work/out" -f "$work/asked3" || fail "behind important tokens: $(cat "$work/out.err")"
 same "behind important tokens: answer" "$(answer "$work/out")" "$(answer "$work/asked3.whole")"
 expect "behind important tokens: reused" "$(field "$work/out" '"\(.prefix.from_tiers_tokens) \(.prefix.decoded_tokens)"')" "$n_doc 0"
+tail -c 900 "$text" >"$work/other"
+generate "$work/out" -f "$work/other" || fail "another document: $(cat "$work/out.err")" # it takes the slot
+asks "important tokens that are cached" asked2 select
+same "important tokens that are cached: answer" "$(answer "$work/out")" "$(answer "$work/important")"
+expect "important tokens that are cached: bytes" "$(jq -s '.[1].prefix as $p | $p.cached_bytes > 0 and $p.loaded_bytes + $p.cached_bytes == .[0].prefix.loaded_bytes' "$work/important" "$work/out")" true
 down || fail "down"
 up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
 generate "$work/long" -f "$work/asked2" -n 300 &
@@ -199,6 +205,7 @@ asks "nothing is chosen" asked2 all
 down || fail "down"
 expect_one_line "a store that holds no chunk beside its keys" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 140K --prefix-attention select "${run2[@]}"
 expect_one_line "select without a store" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-attention select "${run2[@]}"
+expect_one_line "a cache of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-cache-mb 1 "${run2[@]}"
 expect_one_line "a share of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-share 0.2 "${run2[@]}"
 
 # --- other places: all hot without a drive, and a store on a disk with room for three chunks; nearly all cold, by recency;
