@@ -143,7 +143,7 @@ struct request_book {
     struct request *first; /* the queue, in the order in which they came */
     uint32_t n_waiting;
     struct request *parked; /* AWAITED and DELIVERED */
-    uint64_t n_done, next_id;
+    uint64_t n_done, next_id, next_attempt;
     uint64_t n_freed;                          /* slots given back so far */
     bool slot_taken[REQUEST_PARALLEL_MAX];     /* by sequence */
     uint64_t slot_freed[REQUEST_PARALLEL_MAX]; /* n_freed when it was given back */
