@@ -6,7 +6,7 @@
 
 void request_book_init(struct request_book *book, uint32_t parallel)
 {
-    *book = (struct request_book){.next_id = 1, .parallel = parallel};
+    *book = (struct request_book){.next_id = 1, .next_attempt = 1, .parallel = parallel};
 }
 
 void request_book_finish(struct request_book *book)
@@ -124,7 +124,8 @@ int request_book_add(struct request_book *book, struct request *request)
 
 void request_book_claim(struct request_book *book, struct request *request, uint64_t attempt)
 {
-    request_book_skip_id(book, attempt); /* later attempts have higher numbers */
+    if (book->next_attempt <= attempt)
+        book->next_attempt = attempt + 1;
     request->started = attempt;
     for (struct request *r = book->parked; r; r = r->next)
         if (r->sequence == request->sequence && r->started < attempt)
@@ -365,7 +366,7 @@ int request_begin_attempt(struct request_book *book, struct request *request, in
     request->fruitless++;
     request->recovery.resumed = request->recovery.in_prompt = false;
     request->freed_seen = book->n_freed;
-    request->wire_id = book->next_id++;
+    request->wire_id = book->next_attempt++;
     request->n_attempt = request->attempt_from = request->n_taken = 0;
     request->prefill_ns = now_ns;
     request->prefill_share = 0;

@@ -4,11 +4,12 @@
  *
  * What: first come, first served; at most `parallel` run, each on a sequence slot of its own, and
  * at most REQUEST_WAITING_MAX wait. Each attempt has a wire id of its own, so that a late message
- * of an attempt that was given up is told from one of the current attempt. Tokens that were sent to
- * the client stay: a later attempt must make the same ones and they are not sent again [I21]. A
- * request that the scorer has no room for beside the others goes back to its place in the queue;
- * one whose entries a coordinator before has left on a slot goes first, on that slot, which stays
- * free for it while it is AWAITED; nobody behind it is started before it has been taken up.
+ * of an attempt that was given up is told from one of the current attempt; what people read, logs
+ * of workers included, names the request's id (Prefill.identity). Tokens that were sent to the
+ * client stay: a later attempt must make the same ones and they are not sent again [I21]. A request
+ * that the scorer has no room for beside the others goes back to its place in the queue; one whose
+ * entries a coordinator before has left on a slot goes first, on that slot, which stays free for it
+ * while it is AWAITED; nobody behind it is started before it has been taken up.
  * Life: WAITING -> RUNNING (Prefill sent) -> FINISHING (Done seen, statistics awaited) -> removed;
  * RUNNING or FINISHING -> INTERRUPTED (a worker died) -> RUNNING; RUNNING -> WAITING (no room
  * beside the others); RUNNING -> CANCELLING -> FINISHING. A request that another coordinator has
@@ -142,7 +143,7 @@ struct request_book {
     struct request *first; /* the queue, in the order in which they came */
     uint32_t n_waiting;
     struct request *parked; /* AWAITED and DELIVERED */
-    uint64_t n_done, next_id;
+    uint64_t n_done, next_id, next_attempt;
     uint64_t n_freed;                          /* slots given back so far */
     bool slot_taken[REQUEST_PARALLEL_MAX];     /* by sequence */
     uint64_t slot_freed[REQUEST_PARALLEL_MAX]; /* n_freed when it was given back */

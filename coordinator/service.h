@@ -21,6 +21,17 @@
 #include "coordinator/request_book.h"
 #include "coordinator/supervisor.h"
 
+#define TRACE_TURNS 16u /* more than begin and end between two looks of who watches the stages */
+
+/* Whose a sequence is and has been: a ring. */
+struct trace_turns {
+    struct {
+        uint64_t request; /* 0: nobody's */
+        int64_t since_ns; /* above that of the turn before */
+    } of[TRACE_TURNS];
+    uint64_t n; /* all so far */
+};
+
 struct service {
     struct settings *settings;
     struct router *router;
@@ -53,6 +64,7 @@ struct service {
     int64_t trace_until_ns;            /* it has the watch to itself so long after it last asked */
     uint32_t trace_serial, trace_owed; /* the workers' answers to the newest request */
     bool trace_ending;                 /* that request switches it off */
+    struct trace_turns turns[REQUEST_PARALLEL_MAX];
 };
 
 /* ---- service.c ---- */
@@ -68,6 +80,8 @@ int64_t service_next_ns(const struct service *sv);
 /* ---- service_trace.c: stage events, from the workers to the client that watches ---- */
 void trace_ask(void *owner, struct arrival *a);
 void trace_pass_on(void *owner, struct arrival *a);
+/* From now on a sequence is this request's; 0: nobody's. */
+void trace_note_turn(struct service *sv, uint32_t sequence, uint64_t request);
 
 /* ---- service_csd_model.c: the device model ---- */
 void csd_model_take_change(void *owner, struct arrival *a);

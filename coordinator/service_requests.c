@@ -59,6 +59,23 @@ static void leave(struct service *sv, struct request *r)
         request_drop(sv, r);
 }
 
+/* What is done on its sequence from here on is not its own. */
+static void leave_sequence(struct service *sv, const struct request *r)
+{
+    if (r->wire_id)
+        trace_note_turn(sv, r->sequence, 0);
+}
+
+static void say_over(const struct request *r, Hill__FinishReason reason, int code, const char *text)
+{
+    if (code)
+        log_warn("request %" PRIu64 " failed: %s", r->id, text);
+    else
+        log_info("request %" PRIu64 " is %s: %u tokens in %.2f s", r->id,
+                 reason == HILL__FINISH_REASON__FINISH_CANCEL ? "cancelled" : "done", r->n_tokens,
+                 (double)(clock_now_ns() - r->accepted_ns) / 1e9);
+}
+
 /* Send the Summary and remove the request. */
 static void finish(struct service *sv, struct request *r, Hill__FinishReason reason, int code,
                    const char *text)
@@ -120,8 +137,8 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     message.summary = &summary;
     session_save_lost(sv, r, code ? text : "it is over");
     request_leave_prefix(sv, r, reason != HILL__FINISH_REASON__FINISH_CANCEL && !code);
-    if (code)
-        log_warn("request %" PRIu64 " failed: %s", r->id, text);
+    say_over(r, reason, code, text);
+    leave_sequence(sv, r);
     request_send(sv, r, &message);
     free(texts);
     free(summary.passages);
@@ -234,6 +251,7 @@ static void start(struct service *sv, struct request *r, int64_t now_ns)
         log_info("request %" PRIu64 ": starting it again (attempt %u)", r->id, r->attempts);
     log_debug("request %" PRIu64 ": starting on sequence %u", r->id, r->sequence);
     request_log_start(r);
+    trace_note_turn(sv, r->sequence, r->id);
     int code = send_prefill(sv, r);
     if (code == HILL_E_TOO_LONG)
         request_fail(sv, r, code, "the prompt is larger than a control message can be");
@@ -378,6 +396,7 @@ static void take_progress(struct service *sv, struct request *r, const Hill__Pro
  * cannot be that. */
 static bool wait_for_room(struct service *sv, struct request *r)
 {
+    leave_sequence(sv, r);
     if (request_book_refused(&sv->book, r))
         return false;
     session_save_lost(sv, r, "there is no room for it beside the others yet; ask again");

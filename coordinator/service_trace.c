@@ -5,9 +5,10 @@
  * What: one client at a time watches; it has the watch until all workers have answered that it
  * is off, or until it was silent for TRACE_LEASE_MS (the workers end by themselves then,
  * proto/worker_trace.h): so the next client gets none of its events. The coordinator's own answer
- * goes first and says how many workers were asked. Nothing is kept here. Who calls it: service.c.
- * Failure: a worker that cannot be reached is not counted; an answer that nobody waits for is
- * dropped.
+ * goes first and says how many workers were asked, and which request has had which sequence since
+ * when: events name sequences alone. No event is kept here. Who calls it: service.c,
+ * service_requests.c (turns). Failure: a worker that cannot be reached is not counted; an answer
+ * that nobody waits for is dropped.
  */
 #include "coordinator/service.h"
 
@@ -32,6 +33,38 @@ static uint32_t ask_workers(struct service *sv, const Hill__TraceRequest *reques
     return asked;
 }
 
+void trace_note_turn(struct service *sv, uint32_t sequence, uint64_t request)
+{
+    struct trace_turns *turns = &sv->turns[sequence];
+    int64_t now = clock_now_ns();
+    int64_t last = turns->n ? turns->of[(turns->n - 1) % TRACE_TURNS].since_ns : 0;
+    turns->of[turns->n % TRACE_TURNS].request = request;
+    turns->of[turns->n++ % TRACE_TURNS].since_ns = now > last ? now : last + 1;
+}
+
+struct turns_told {
+    Hill__SequenceTurn turns[REQUEST_PARALLEL_MAX * TRACE_TURNS];
+    Hill__SequenceTurn *list[REQUEST_PARALLEL_MAX * TRACE_TURNS];
+    size_t n;
+};
+
+static void tell_turns(const struct service *sv, struct turns_told *told)
+{
+    told->n = 0;
+    for (uint32_t sequence = 0; sequence < sv->book.parallel; sequence++) {
+        const struct trace_turns *turns = &sv->turns[sequence];
+        uint64_t i = turns->n > TRACE_TURNS ? turns->n - TRACE_TURNS : 0;
+        for (; i < turns->n; i++) {
+            Hill__SequenceTurn *to = told->list[told->n] = &told->turns[told->n];
+            told->n++;
+            hill__sequence_turn__init(to);
+            to->request_id = turns->of[i % TRACE_TURNS].request;
+            to->sequence = sequence;
+            to->since_ns = turns->of[i % TRACE_TURNS].since_ns;
+        }
+    }
+}
+
 void trace_ask(void *owner, struct arrival *a)
 {
     struct service *sv = owner;
@@ -50,6 +83,10 @@ void trace_ask(void *owner, struct arrival *a)
     sv->trace_until_ns = now + CLOCK_MS(request->on ? TRACE_LEASE_MS : TRACE_OFF_MS);
     Hill__Message message = HILL__MESSAGE__INIT;
     Hill__TraceAnswer answer = HILL__TRACE_ANSWER__INIT;
+    struct turns_told told;
+    tell_turns(sv, &told);
+    answer.turns = told.list;
+    answer.n_turns = told.n;
     answer.role = HILL__ROLE__ROLE_COORDINATOR;
     answer.pid = (int32_t)getpid();
     answer.serial = request->serial;

@@ -88,7 +88,7 @@ static int plan_tiers(struct core *core, const struct agent *agent, struct seque
     if (rc == 0 && room.wants_copies && !s->share.copies)
         log_info("request %llu: placed by recency: the cold pool has no room for copies of what "
                  "moves up",
-                 (unsigned long long)s->request_id);
+                 (unsigned long long)s->identity);
     return rc;
 }
 

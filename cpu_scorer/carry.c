@@ -185,11 +185,11 @@ static int land_over(struct carry *c, struct sequence *s)
     return 1;
 }
 
-static void say_stays(const struct carry *c)
+static void say_stays(const struct carry *c, const struct sequence *s)
 {
     log_warn("request %llu: what it has on the drive stays there: reading entries of layer %u "
              "failed (%s)",
-             (unsigned long long)c->request_id, c->layer, hill_strerror(c->status));
+             (unsigned long long)s->identity, c->layer, hill_strerror(c->status));
 }
 
 static int land(struct carry *c)
@@ -197,7 +197,7 @@ static int land(struct carry *c)
     struct sequence *s = &c->core->sequences[c->sequence];
     bool ours = core_runs(s) && !s->leaving && s->request_id == c->request_id;
     if (ours && c->status) {
-        say_stays(c);
+        say_stays(c, s);
         s->layers[c->layer].moving -= c->up ? 0 : c->n;
     } else if (ours && !(c->up ? land_up(c, s) : land_over(c, s))) {
         return 0;

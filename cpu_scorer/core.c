@@ -116,7 +116,7 @@ void core_fail(struct core *c, struct sequence *s, int code, const char *format,
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     s->status = code;
-    log_warn("request %llu failed: %s (%s)", (unsigned long long)s->request_id, text,
+    log_warn("request %llu failed: %s (%s)", (unsigned long long)s->identity, text,
              hill_strerror(code));
     c->hooks.failure(c->hooks.context, code, text, s->request_id);
 }

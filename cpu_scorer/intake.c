@@ -171,7 +171,7 @@ static void take_resume(struct core *c, const struct record_resume *r)
     if (!hash_state_load(s->hash, &r->selection_hash))
         log_info("request %llu: the session was saved with another version of xxHash: its "
                  "selection_hash begins anew",
-                 (unsigned long long)s->request_id);
+                 (unsigned long long)s->identity);
 }
 
 /* 1: the record is done, 0: it waits, -1: it moved on and waits. */

@@ -139,9 +139,9 @@ static void finish_stats(struct requests *rs, struct sequence *s)
 {
     sequence_stats_fill(rs->core, s);
     log_debug("request %llu: control bytes of the agent's rings so far: %llu",
-              (unsigned long long)s->request_id, (unsigned long long)rs->agent->control_bytes);
+              (unsigned long long)s->identity, (unsigned long long)rs->agent->control_bytes);
     log_debug("request %llu: %llu of %llu demotions took the slots of copies",
-              (unsigned long long)s->request_id, (unsigned long long)s->stats.reused,
+              (unsigned long long)s->identity, (unsigned long long)s->stats.reused,
               (unsigned long long)s->stats.demoted);
 }
 
@@ -256,7 +256,7 @@ static void place_prompt(struct sequence *s)
 {
     hot_share_cold_range(&s->share, s->prompt_tokens, &s->cold_from, &s->cold_to);
     log_debug("request %llu: %u of %u prompt tokens per layer hot (beta %.3g), room for %u hot",
-              (unsigned long long)s->request_id, s->prompt_tokens - (s->cold_to - s->cold_from),
+              (unsigned long long)s->identity, s->prompt_tokens - (s->cold_to - s->cold_from),
               s->prompt_tokens, s->share.beta, s->share.limit);
 }
 
@@ -298,7 +298,7 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
     if (answer.status == HILL_E_BUSY && (any_ending(rs) || free_oldest(rs)))
         return 0;
     if (answer.status == HILL_E_BUSY) {
-        log_debug("request %llu waits: %s", (unsigned long long)s->request_id, why.text);
+        log_debug("request %llu waits: %s", (unsigned long long)s->identity, why.text);
     } else if (answer.status) {
         core_fail(rs->core, s, answer.status, "%s", why.text);
     } else {
@@ -323,7 +323,7 @@ static int adopt_evaluator(struct requests *rs, struct sequence *s)
     int rc = ops->adopt ? ops->adopt(rs->evaluator, s) : 0;
     if (rc)
         log_info("request %llu begins anew: what policy %s has kept of it is not there (%s)",
-                 (unsigned long long)s->request_id, kv_policy_name(s->settings.policy),
+                 (unsigned long long)s->identity, kv_policy_name(s->settings.policy),
                  hill_strerror(rc));
     return rc;
 }
@@ -358,7 +358,7 @@ static int answer_adopted(struct requests *rs, struct sequence *s)
     adoption_answer(rs->core, s, &answer);
     say_where_hot(rs, s, &answer);
     log_debug("request %llu: goes on after step %u with %u tokens in layer %u, %u of them hot",
-              (unsigned long long)s->request_id, s->hashed_step, answer.kept_tokens,
+              (unsigned long long)s->identity, s->hashed_step, answer.kept_tokens,
               answer.header.layer,
               hkm_hot_tokens(&rs->core->tiers.hkm, s->index, answer.header.layer));
     shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
@@ -375,7 +375,7 @@ static int pump_adoption(struct requests *rs, struct sequence *s)
         return moved;
     if (rc < 0)
         log_warn("request %llu begins anew: the cold pool does not have its entries (%s)",
-                 (unsigned long long)s->request_id, hill_strerror(rc));
+                 (unsigned long long)s->identity, hill_strerror(rc));
     requests_close(rs, s); /* a SEQ_BEGIN that is held begins when it is gone */
     return 1;
 }
@@ -395,7 +395,7 @@ static bool take_up(struct requests *rs, struct sequence *s)
     if (rc == HILL_E_BUSY && (any_ending(rs) || free_oldest(rs)))
         return true; /* once that is gone */
     if (rc) {
-        log_info("request %llu begins anew: %s", (unsigned long long)s->request_id, why.text);
+        log_info("request %llu begins anew: %s", (unsigned long long)s->identity, why.text);
         return false;
     }
     s->state = SEQUENCE_CUTTING;
@@ -424,7 +424,7 @@ static int answer_taken_up(struct requests *rs, struct sequence *s)
     answer.kept_tokens = n_tokens;
     say_where_hot(rs, s, &answer);
     log_info("request %llu goes on with %u tokens of an earlier one",
-             (unsigned long long)s->request_id, n_tokens);
+             (unsigned long long)s->identity, n_tokens);
     shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
     return 1;
 }

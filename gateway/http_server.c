@@ -1,6 +1,7 @@
 /* gateway/http_server.c - see http_server.h. */
 #include "gateway/http_server.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,12 +99,16 @@ static ssize_t read_answer(void *context, uint64_t position, char *to, size_t ro
 static void add_headers(const struct exchange *x, struct MHD_Response *response)
 {
     const struct job *job = x->job;
-    char seconds[16];
+    char number[24];
     if (job->content_type)
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, job->content_type);
     if (job->retry_after_s) {
-        snprintf(seconds, sizeof seconds, "%u", job->retry_after_s);
-        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, seconds);
+        snprintf(number, sizeof number, "%u", job->retry_after_s);
+        MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, number);
+    }
+    if (job->request) {
+        snprintf(number, sizeof number, "%" PRIu64, job->request);
+        MHD_add_response_header(response, "X-Request-Id", number);
     }
     if (job->route.allow)
         MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, job->route.allow);
@@ -122,6 +127,7 @@ static void add_headers(const struct exchange *x, struct MHD_Response *response)
         MHD_add_response_header(response, "Access-Control-Allow-Headers",
                                 wanted ? wanted : "authorization, content-type, x-api-key");
         MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST");
+        MHD_add_response_header(response, "Access-Control-Expose-Headers", "X-Request-Id");
         MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, "Origin");
     }
 }

@@ -74,6 +74,7 @@ struct job {
     char *wanted; /* of /v1/models/NAME; owned */
     int key;      /* which of the keys asks; -1: none is wanted */
     enum job_state state;
+    uint64_t request; /* the coordinator's number for it, as all logs have it; 0: none yet */
     struct text_buffer body;
     size_t body_counted; /* of gateway.body_bytes */
     /* the answer */

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "chat/chat_prompt.h"
 #include "gateway/tools.h"
 #include "kv/select.h"
@@ -120,8 +121,15 @@ static void make_head(struct job *job)
     head->looks = &job->generation.looks.json;
     head->model = job->gateway->upstream.model_name;
     head->created = (int64_t)time(NULL);
-    snprintf(head->id, sizeof head->id, "%s-%016" PRIx64 "%08" PRIx32,
-             head->chat ? "chatcmpl" : "cmpl", client_random(), (uint32_t)client_random());
+}
+
+/* By the number that the logs have, and one of its own: another pipeline counts anew. */
+static void name_answer(struct job *job, uint64_t request)
+{
+    struct answer_head *head = &job->generation.head;
+    job->request = request;
+    snprintf(head->id, sizeof head->id, "%s-%" PRIu64 "-%016" PRIx64,
+             head->chat ? "chatcmpl" : "cmpl", request, client_random());
 }
 
 /* Another file's beginning ends what is filled in, too. */
@@ -246,10 +254,23 @@ void generate_cancel(struct job *job)
     job->deadline_ns = clock_deadline_ms(CANCEL_MS);
 }
 
+/* Its head says the number; one that is out stays. */
+static void take_number(struct job *job, uint64_t request)
+{
+    if (job->request == request)
+        return;
+    if (job->request)
+        log_info("request %" PRIu64 " goes on as request %" PRIu64 ": its token log is lost",
+                 job->request, request);
+    if (!job->stream)
+        name_answer(job, request);
+}
+
 static void take_accepted(struct job *job, const Hill__Accepted *accepted)
 {
     struct generation *gen = &job->generation;
     gen->figures.prompt_tokens = accepted->prompt_tokens;
+    take_number(job, accepted->request_id);
     if (!job->order.stream || job->stream)
         return;
     job->stream = true;

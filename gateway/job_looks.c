@@ -141,7 +141,9 @@ void looks_write(struct job *job)
         return;
     timeline_keep(&l->timeline, l->since_ns, job->generation.token_ns);
     text_puts(&l->json, ",\"timeline\":");
-    timeline_write(&l->json, &l->timeline, l->sequence, job->gateway->settings->keys.n < 2);
+    const struct timeline_of of = {job->generation.follower.id, l->sequence,
+                                   job->gateway->settings->keys.n < 2};
+    timeline_write(&l->json, &l->timeline, &of);
 }
 
 void looks_finish(struct job *job)

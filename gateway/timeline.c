@@ -236,10 +236,10 @@ static void add_us(struct text_buffer *out, const char *name, int64_t ns)
     text_printf(out, "\"%s\":%.1f", name, (double)ns / 1e3);
 }
 
-static void write_step(struct text_buffer *out, const struct step *s)
+static void write_step(struct text_buffer *out, const struct step *s, uint64_t request)
 {
     int64_t rest_ns = s->end_ns - s->start_ns;
-    text_printf(out, "{\"step\":%" PRIu32 ",", s->number);
+    text_printf(out, "{\"request\":%" PRIu64 ",\"step\":%" PRIu32 ",", request, s->number);
     add_us(out, "us", rest_ns);
     text_puts(out, ",\"path_us\":{");
     for (unsigned p = 0; p < PATH_PARTS; p++) {
@@ -264,17 +264,16 @@ static void write_step(struct text_buffer *out, const struct step *s)
     text_puts(out, "]}");
 }
 
-void timeline_write(struct text_buffer *out, const struct timeline *t, uint32_t sequence,
-                    bool others)
+void timeline_write(struct text_buffer *out, const struct timeline *t, const struct timeline_of *of)
 {
     struct step step;
-    if (!find_step(t, sequence, &step)) {
+    if (!find_step(t, of->sequence, &step)) {
         text_puts(out, "null");
         return;
     }
-    if (take_spans(t, sequence, others, &step)) {
+    if (take_spans(t, of->sequence, of->others, &step)) {
         find_path(&step);
-        write_step(out, &step);
+        write_step(out, &step, of->request);
     } else {
         text_puts(out, "null");
     }

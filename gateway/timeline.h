@@ -27,9 +27,13 @@ struct timeline {
 void timeline_add(struct timeline *t, const void *events, size_t bytes);
 /* Only the events that began in [from_ns, end_ns) stay. */
 void timeline_keep(struct timeline *t, int64_t from_ns, int64_t end_ns);
-/* others: with what other requests do within the step, else that is time in between. */
-void timeline_write(struct text_buffer *out, const struct timeline *t, uint32_t sequence,
-                    bool others);
+struct timeline_of {
+    uint64_t request; /* whose step it is */
+    uint32_t sequence;
+    bool others; /* with what other requests do within the step, else that is time in between */
+};
+void timeline_write(struct text_buffer *out, const struct timeline *t,
+                    const struct timeline_of *of);
 void timeline_finish(struct timeline *t);
 
 #endif

@@ -620,12 +620,12 @@ static void end_sequence(struct request *r, int rc)
     if (r->begun && dataplane_push(plane, plane->append, RECORD_SEQ_END, &end, sizeof end,
                                    clock_deadline_ms(5000), &why))
         log_warn("the scorer was not told that request %llu ended: %s",
-                 (unsigned long long)end.request_id, why.text);
+                 (unsigned long long)r->prefill->identity, why.text);
 }
 
 void request_end(struct request *r, int rc, const char *text)
 {
-    unsigned long long id = r->prefill->request_id;
+    unsigned long long id = r->prefill->identity;
     end_sequence(r, rc);
     if (rc && rc != HILL_E_CANCELLED)
         log_debug("request %llu failed: %s", id, text);

@@ -81,7 +81,7 @@ static int pass_kept(struct request *r, struct hill_why *why)
     session_pass(r->session, whole);
     r->unit = whole * (r->units / h->terms.n_layers);
     log_debug("request %llu: the tiers have %u layers of its session, and %u tokens of layer %u",
-              (unsigned long long)r->prefill->request_id, whole, r->kept_tokens, r->kept_layer);
+              (unsigned long long)r->prefill->identity, whole, r->kept_tokens, r->kept_layer);
     if (r->unit)
         resume_tell(r, r->unit, 0);
     return 0;
@@ -192,7 +192,7 @@ static int finish(struct request *r, struct hill_why *why)
         log_info("session %s was saved with another version of xxHash: its logits_hash begins anew",
                  r->session->path);
     log_debug("request %llu: %u tokens restored from %s in %.3f s",
-              (unsigned long long)r->prefill->request_id, h->n_tokens, r->session->path,
+              (unsigned long long)r->prefill->identity, h->n_tokens, r->session->path,
               (clock_now_ns() - r->begun_ns) * 1e-9);
     restore_drop(r);
     r->prompt_done_ns = clock_now_ns();

@@ -70,7 +70,7 @@ void resume_offer(struct request *r, struct record_seq_begin *begin)
                      engine_prompt_find(r->w->engine, prompt_name(r), r->prompt, &r->prompt_kept);
         if (r->prompt_kept.damaged)
             log_warn("request %llu: what is kept of its prompt is damaged: %s",
-                     (unsigned long long)r->prefill->request_id,
+                     (unsigned long long)r->prefill->identity,
                      found ? "its newest unit, or entries that the tiers may have"
                            : "it is computed anew");
         if (!found)
@@ -145,7 +145,7 @@ int resume_begin(struct request *r, struct hill_why *why)
     find_beginning(r);
     r->state = REQUEST_DECODE;
     log_debug("request %llu goes on after %u tokens and %u of its answer",
-              (unsigned long long)r->prefill->request_id, r->prompt, r->predicted);
+              (unsigned long long)r->prefill->identity, r->prompt, r->predicted);
     resume_tell(r, 0, 0);
     return 0;
 }
@@ -164,7 +164,7 @@ static bool fill_prompt(struct request *r)
                           &why))
         return true;
     log_debug("request %llu: its prompt is not kept while it is computed: %s",
-              (unsigned long long)r->prefill->request_id, why.text);
+              (unsigned long long)r->prefill->identity, why.text);
     return false;
 }
 
@@ -199,7 +199,7 @@ int resume_prompt(struct request *r, struct hill_why *why)
     r->unit = keep.first_unit;
     r->queued = engine_prefill_queued(e);
     log_debug("request %llu goes on after %u units of its prompt; the tiers lack those from %u on",
-              (unsigned long long)r->prefill->request_id, units, lacking);
+              (unsigned long long)r->prefill->identity, units, lacking);
     resume_tell(r, units, r->prompt_kept.begun);
     return 0;
 }

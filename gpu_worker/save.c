@@ -129,7 +129,7 @@ static int begin(struct request *r, struct hill_why *why)
     r->save->at_once = entries_at_once(r);
     fill_header(r, terms, &r->save->header);
     log_debug("request %llu: saving %u tokens, %.1f MiB, to %s",
-              (unsigned long long)r->prefill->request_id, r->save->header.n_tokens,
+              (unsigned long long)r->prefill->identity, r->save->header.n_tokens,
               r->save->header.file_bytes / 1048576.0, path);
     return session_writer_open(&r->save->writer, path, r->save->header.file_bytes, worker_ring,
                                r->w->plane.party.bell, why);
@@ -309,7 +309,7 @@ static void conclude(struct request *r, int rc, const char *text)
     /* an order may have come while the session was being saved at the end: it is next */
     bool answer = save ? save->answer : r->save_path != NULL;
     if (rc)
-        log_warn("request %llu: %s", (unsigned long long)r->prefill->request_id, text);
+        log_warn("request %llu: %s", (unsigned long long)r->prefill->identity, text);
     if (answer) {
         tell(r->w, r->prefill->request_id, rc, rc ? text : "", save ? &save->header : NULL);
         free(r->save_path);

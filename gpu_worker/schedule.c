@@ -61,9 +61,9 @@ static bool await_new_epoch(struct worker *w)
 
 static int device_failed(struct worker *w, const struct request *r, const struct hill_why *why)
 {
-    unsigned long long id = r->prefill->request_id;
-    log_error("the device failed in request %llu: %s", id, why->text);
-    worker_link_failure(w->link, HILL_E_NODEV, why->text, true, id);
+    log_error("the device failed in request %llu: %s", (unsigned long long)r->prefill->identity,
+              why->text);
+    worker_link_failure(w->link, HILL_E_NODEV, why->text, true, r->prefill->request_id);
     return HILL_E_NODEV;
 }
 
@@ -83,8 +83,7 @@ static void let_all_go(struct worker *w)
     for (uint32_t i = 0; i < w->n_sequences; i++) {
         if (!w->requests[i])
             continue;
-        log_debug("request %llu is let go",
-                  (unsigned long long)w->requests[i]->prefill->request_id);
+        log_debug("request %llu is let go", (unsigned long long)w->requests[i]->prefill->identity);
         request_free(w->requests[i]);
     }
 }

@@ -409,11 +409,11 @@ void report_print(FILE *to, const struct report *r)
     if (!m)
         return;
     report_csd_model_print(to, "device model ", m->csd_model, m->csd_model_counters);
-    fprintf(to, "%u prompt tokens, %u generated, finish: %s\n", m->prompt_tokens,
-            m->predicted_tokens, finish_name(m->finish));
+    fprintf(to, "request %" PRIu64 ": %u prompt tokens, %u generated, finish: %s\n", m->request_id,
+            m->prompt_tokens, m->predicted_tokens, finish_name(m->finish));
     if (m->reused_tokens)
-        fprintf(to, "request %" PRIu64 ": %u of the prompt's tokens were there, %u were computed\n",
-                m->request_id, m->reused_tokens, m->prompt_tokens - m->reused_tokens);
+        fprintf(to, "%u of the prompt's tokens were there, %u were computed\n", m->reused_tokens,
+                m->prompt_tokens - m->reused_tokens);
     if (gpu)
         fprintf(to,
                 "prefill %.2f s (%.0f tokens/s), decode %.2f tokens/s, first token after %.2f s\n",

@@ -84,6 +84,7 @@ static int round_of(struct watch *w, bool on, struct hill_why *why)
         if (answer && answer->role == HILL__ROLE__ROLE_COORDINATOR) {
             if (answer->serial == w->serial)
                 expected = answer->expected;
+            code = trace_collect(&w->collection, answer);
         } else if (answer) {
             heard += answer->serial == w->serial;
             code = answer->code
@@ -113,8 +114,7 @@ static int sleep_until(struct watch *w, int64_t until_ns, struct hill_why *why)
             return 0;
         if (code != 0)
             return code;
-        if (message->body_case == HILL__MESSAGE__BODY_TRACE_ANSWER &&
-            message->trace_answer->role != HILL__ROLE__ROLE_COORDINATOR)
+        if (message->body_case == HILL__MESSAGE__BODY_TRACE_ANSWER)
             code = trace_collect(&w->collection, message->trace_answer);
         proto_free(message);
         if (code != 0)

@@ -37,8 +37,32 @@ static uint32_t process_of(struct trace_collection *c, const Hill__TraceAnswer *
     return c->n_processes++;
 }
 
+/* Those that are new: each answer has a sequence's newest ones, in order. */
+static int collect_turns(struct trace_collection *c, const Hill__TraceAnswer *answer)
+{
+    if (c->n_turns + answer->n_turns > c->turns_room) {
+        size_t room = 2 * (c->n_turns + answer->n_turns);
+        struct traced_turn *turns = realloc(c->turns, room * sizeof *turns);
+        if (!turns)
+            return HILL_E_NOMEM;
+        c->turns = turns;
+        c->turns_room = room;
+    }
+    for (size_t i = 0; i < answer->n_turns; i++) {
+        const Hill__SequenceTurn *turn = answer->turns[i];
+        if (turn->since_ns <= c->known_ns[turn->sequence])
+            continue;
+        c->known_ns[turn->sequence] = turn->since_ns;
+        c->turns[c->n_turns++] =
+            (struct traced_turn){turn->request_id, turn->since_ns, turn->sequence};
+    }
+    return 0;
+}
+
 int trace_collect(struct trace_collection *c, const Hill__TraceAnswer *answer)
 {
+    if (answer->role == HILL__ROLE__ROLE_COORDINATOR)
+        return collect_turns(c, answer);
     uint32_t n = (uint32_t)(answer->events.len / sizeof(struct stage_event));
     uint32_t process = process_of(c, answer), room = TRACE_EVENTS_MAX - c->n_events;
     uint32_t taken = process == TRACE_PROCESSES_MAX ? 0 : n < room ? n : room;
@@ -62,6 +86,7 @@ int trace_collect(struct trace_collection *c, const Hill__TraceAnswer *answer)
 void trace_collection_finish(struct trace_collection *c)
 {
     free(c->events);
+    free(c->turns);
     memset(c, 0, sizeof *c);
 }
 
@@ -181,8 +206,28 @@ static void write_flow(const struct traced_event *e, int pid, double start_us, F
             e->place == FLOW_END ? ",\"bp\":\"e\"" : "");
 }
 
-static void write_span(const struct trace_collection *c, const struct traced_event *e, FILE *out,
-                       bool *any)
+static int by_beginning(const void *a, const void *b)
+{
+    const struct traced_turn *x = a, *y = b;
+    return compare(x->since_ns, y->since_ns);
+}
+
+/* Whose each sequence is, at the spans' starts, which come in order. */
+struct owners {
+    uint64_t requests[KV_MAX_SEQUENCES];
+    size_t next; /* turn that has not begun yet */
+};
+
+static uint64_t owner_of(struct owners *o, const struct trace_collection *c,
+                         const struct stage_event *e)
+{
+    for (; o->next < c->n_turns && c->turns[o->next].since_ns <= e->start_ns; o->next++)
+        o->requests[c->turns[o->next].sequence] = c->turns[o->next].request;
+    return e->sequence < KV_MAX_SEQUENCES ? o->requests[e->sequence] : 0;
+}
+
+static void write_span(const struct trace_collection *c, const struct traced_event *e,
+                       uint64_t request, FILE *out, bool *any)
 {
     const struct stage_event *s = &e->event;
     int pid = (int)c->processes[e->process].pid;
@@ -190,10 +235,13 @@ static void write_span(const struct trace_collection *c, const struct traced_eve
     separate(out, any);
     fprintf(out,
             "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"stage\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,"
-            "\"dur\":%.3f,\"args\":{\"sequence\":%u,\"step\":%u,\"layer\":%u,\"bytes\":%" PRIu64
-            "}}",
+            "\"dur\":%.3f,\"args\":{",
             stage_name(s->stage), pid, track_of(e), start_us,
-            (double)(s->end_ns - s->start_ns) / 1e3, s->sequence, s->step, s->layer, s->bytes);
+            (double)(s->end_ns - s->start_ns) / 1e3);
+    if (request)
+        fprintf(out, "\"request\":%" PRIu64 ",", request);
+    fprintf(out, "\"sequence\":%u,\"step\":%u,\"layer\":%u,\"bytes\":%" PRIu64 "}}", s->sequence,
+            s->step, s->layer, s->bytes);
     write_flow(e, pid, start_us, out, any);
 }
 
@@ -216,8 +264,11 @@ static void write_metadata(const struct trace_collection *c, FILE *out)
 int trace_write_json(struct trace_collection *c, FILE *out)
 {
     bool used[TRACE_PROCESSES_MAX * STAGE_COUNT] = {false}, any = false;
+    struct owners owners = {0};
     if (c->n_events)
         qsort(c->events, c->n_events, sizeof *c->events, by_start);
+    if (c->n_turns)
+        qsort(c->turns, c->n_turns, sizeof *c->turns, by_beginning);
     int code = find_flows(c);
     if (code != 0)
         return code;
@@ -226,7 +277,7 @@ int trace_write_json(struct trace_collection *c, FILE *out)
     fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", out);
     write_names(c, used, out, &any);
     for (uint32_t i = 0; i < c->n_events; i++)
-        write_span(c, &c->events[i], out, &any);
+        write_span(c, &c->events[i], owner_of(&owners, c, &c->events[i].event), out, &any);
     fputs("\n],\n", out);
     write_metadata(c, out);
     return 0;

@@ -57,8 +57,8 @@ struct trace_record {
     uint64_t header_checksum;  /* XXH64 of the header's other bytes */
     uint64_t payload_checksum; /* XXH64 of what follows the header, padding included */
     uint32_t magic;
-    uint32_t flags; /* enum trace_flags */
-    uint64_t request;
+    uint32_t flags;   /* enum trace_flags */
+    uint64_t request; /* of an attempt: one that begins anew makes its queries again */
     uint32_t sequence, step, layer;
     uint32_t n_tokens;   /* the query covers positions 0 .. n_tokens - 1 */
     uint32_t n_selected; /* at most n_tokens */

@@ -526,6 +526,8 @@ static int check_trace_answer(const Hill__TraceAnswer *m, struct hill_why *why)
     CHECK("trace_answer", "events", m->events.len % sizeof(struct stage_event) == 0);
     CHECK("trace_answer", "code", m->code <= 0);
     CHECK("trace_answer", "expected", m->expected <= 64);
+    for (size_t i = 0; i < m->n_turns; i++)
+        CHECK("trace_answer", "turns.sequence", m->turns[i]->sequence < KV_MAX_SEQUENCES);
     for (size_t at = 0; at < m->events.len; at += sizeof(struct stage_event)) {
         struct stage_event event;
         memcpy(&event, m->events.data + at, sizeof event);

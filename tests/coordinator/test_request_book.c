@@ -697,6 +697,20 @@ static void test_who_returns_gets_its_slot_before_all_others(void **state)
 }
 
 /* One that is over and those that came after it on its slot, in whatever order logs are found. */
+/* What a client reads counts requests alone, however often they were sent to the workers. */
+static void test_attempts_take_no_requests_number(void **state)
+{
+    (void)state;
+    struct request *r = run_first(40);
+    uint64_t first = r->wire_id;
+    request_interrupt(r, true);
+    assert_int_equal(request_begin_attempt(&book, r, 2), 0);
+    assert_true(r->wire_id > first);
+    struct request *next = request_create(&book, calloc(3, sizeof(uint32_t)), 3, 2);
+    assert_int_equal(next->id, r->id + 1);
+    request_destroy(next);
+}
+
 static void test_of_two_on_a_slot_the_newest_returns(void **state)
 {
     (void)state;
@@ -712,7 +726,7 @@ static void test_of_two_on_a_slot_the_newest_returns(void **state)
         }
         for (unsigned k = 0; k < 3; k++)
             assert_int_equal(r[k]->returns, attempts[i][k] == 30);
-        assert_true(book.next_id > 30);
+        assert_true(book.next_attempt > 30);
         for (unsigned k = 0; k < 3; k++)
             request_book_remove(&book, r[k]);
     }
@@ -779,6 +793,7 @@ int main(void)
         T(test_what_could_not_be_sent_is_no_attempt),
         T(test_repeated_tokens_are_compared_and_not_sent_again),
         T(test_an_attempt_has_clocks_and_progress_of_its_own),
+        T(test_attempts_take_no_requests_number),
         T(test_progress_begins_the_count_of_attempts_anew),
         T(test_an_attempt_goes_on_with_the_newest_states),
         T(test_the_worker_stays_within_what_is_kept),

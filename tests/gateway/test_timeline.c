@@ -33,7 +33,8 @@ static void add(enum stage stage, uint32_t sequence, uint32_t step, uint32_t lay
 static json_t *written_with(uint32_t sequence, bool others)
 {
     struct text_buffer out = {0};
-    timeline_write(&out, &timeline, sequence, others);
+    const struct timeline_of of = {41, sequence, others};
+    timeline_write(&out, &timeline, &of);
     json_t *json = json_loadb(out.bytes, out.length, JSON_DECODE_ANY, NULL);
     assert_non_null(json);
     text_finish(&out);
@@ -75,7 +76,7 @@ static void a_step_worked_by_hand(void **state)
     add(STAGE_query, 3, 8, 0, 170, 180);
     add(STAGE_score_hot, 1, 90, 0, 20, 90); /* another's */
     json_t *t = written(3), *path = json_object_get(t, "path_us");
-    assert_true(number(t, "step") == 7 && number(t, "us") == 170);
+    assert_true(number(t, "request") == 41 && number(t, "step") == 7 && number(t, "us") == 170);
     /* a layer's GPU: query, attention, and what is on its way from and to the scorer */
     assert_true(number(path, "gpu_worker") == 2 * (10 + 10 + 2 + 5) + 25);
     /* the drive: once the hot keys are scored, and while it fetches */

@@ -66,7 +66,7 @@ expect "it says when to come again" "$(grep -ci '^retry-after: 1' "$work/head")"
 
 # ---- serve: a pipeline, and a gateway that it takes along ----
 "$hillinfer" serve --detach --host "unix:$work/http.sock" --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/wired.gguf" \
-    -c 16384 -np 2 --hang-ms 1000 2>"$work/up.err" || {
+    -c 16384 -np 2 --hang-ms 1000 --log-level debug 2>"$work/up.err" || {
     fail "serve: $(cat "$work/up.err")"
     finish
 }
@@ -174,12 +174,25 @@ answered "a chat's" 200 '.choices[0] | "\(.finish_reason) \(.message.content | f
 ask POST /v1/completions "$json"
 jq -r '.choices[0].text' "$work/answer" >"$work/json"
 answered "a longer one is cut at its length" 200 '.choices[0] | "\(.finish_reason) \(.text | startswith(" {\"k\":\"ab ab"))"' "length true"
-curl -s -m 60 -o "$work/json.beside" --data-binary "$json" "$url/v1/completions" &
+curl -s -m 60 -o "$work/json.beside" -D "$work/json.head" --data-binary "$json" "$url/v1/completions" &
 client=$!
 wait_for 20 decoding 1 50 || fail "the answer does not decode"
+number=$(status | jq '.requests[0].request')
 kill_worker gpu_worker
 wait "$client"
 expect "over the GPU worker's death it is the same" "$(jq -r '.choices[0].text' "$work/json.beside" | cmp - "$work/json" && echo same)" same
+
+# ---- one number for a request, in all its attempts: of the coordinator, and no other ----
+log=$state_dir/hillinfer.log
+expect "the answer's head names the request" "$(tr -d '\r' <"$work/json.head" | sed -n 's/^X-Request-Id: //p')" "$number"
+expect "and its id" "$(jq -r .id "$work/json.beside" | cut -d- -f1,2)" "cmpl-$number"
+for worker in gpu-worker cpu-scorer; do
+    expect "hill-$worker's log names it" "$(grep -c "hill-$worker: .*request $number\b" "$log" | sed 's/[1-9][0-9]*/some/')" some
+    expect "and requests that there are" "$(grep "hill-$worker: " "$log" | grep -oE '\brequest [0-9]+' | sort -u |
+        grep -vxFf <(sed -nE 's/.*hill-coordinator: info: (request [0-9]+): .* at most .*/\1/p' "$log"))" ""
+done
+expect "its attempts" "$(grep -c "hill-coordinator: info: request $number: starting it again" "$log")" 1
+
 ask POST /v1/chat/completions "$(jq -c '.response_format = {type: "json_schema", json_schema: {schema: {type: "object"}}}' <<<"$chat")"
 refused "a schema" 400 'no schema'
 expect "its field" "$(jq -r .error.param "$work/answer")" response_format
@@ -193,6 +206,7 @@ expect "its passages are the prompt and the answer, but for what the last querie
 answered "shares are of the queries, and some passage was chosen" 200 '.selection | [.passages[].share] | all(. >= 0 and . <= 1) and add > 0' true
 answered "each step asks in each layer" 200 '.selection.queries % 39' 0
 answered "the token's path is all of its time" 200 '.timeline | (([.path_us[]] | add) - .us | fabs) < 1 and .path_us.gpu_worker > 0 and .path_us.cpu_scorer > 0' true
+answered "it has the request's number" 200 '"cmpl-\(.timeline.request)" == (.id | split("-")[:2] | join("-"))' true
 answered "its spans lie within it" 200 '.timeline | .us as $whole | [.spans[] | .at_us >= 0 and .at_us + .us <= $whole + 0.2 and .path_us <= .us + 0.2] | all and length > 5' true
 ask POST /v1/completions "$(jq -c '.stream = true' <<<"$shown")" -N
 expect "a stream has them once" "$(sed -n 's/^data: {/{/p' "$work/answer" | jq -s '[.[] | select(.selection)] | length == 1 and (.[0].timeline.spans | length > 5)')" true

@@ -62,6 +62,7 @@ expect "tracing changes no result" "$(field "$work/after" '[.selection_hash, .lo
 
 # --- the file: every track is named, spans are whole and in order, flows are balanced, nothing is lost silently
 check "spans: start, duration, arguments" "$trace" '[.traceEvents[] | select(.ph == "X") | (.ts > 0 and .dur >= 0 and (.args | [.sequence, .step, .layer, .bytes] | all(type == "number")))] | all and length > 1000'
+check "spans: of this request, by the number that its JSON has" "$trace" "[.traceEvents[] | select(.ph == \"X\") | .args.request] | unique == [$(field "$work/traced" .request_id)]"
 check "spans: in order of their starts" "$trace" '[.traceEvents[] | select(.ph == "X") | .ts] | . == sort'
 check "no other events" "$trace" '[.traceEvents[].ph] | unique == ["M", "X", "f", "s", "t"]'
 check "processes are named" "$trace" '[.traceEvents[] | select(.name == "process_name") | .args.name] | sort == ["cpu_scorer", "csd_agent", "gpu_worker"]'
@@ -93,6 +94,9 @@ wait_for 60 prompt_traced || fail "no whole prompt was traced"
 check "a prompt's chunks: layer after layer, each computed, then given on" "$work/prompt.json" "$chunks"' as $all
     | ([$all[].l] | . == sort) and ([$all[].s] | unique == [0])
       and ([range(0; $all | length)] | all(. as $i | $all[$i].n == (if $i % 2 == 0 then "prefill" else "append" end)))'
+
+check "a prompt's chunks: of its request, whose number is another one" "$work/prompt.json" \
+    "[.traceEvents[] | select(.name == \"prefill\") | .args.request] | unique | length == 1 and .[0] > $(field "$work/after" .request_id)"
 
 check "counts" "$trace" '(.otherData.events == ([.traceEvents[] | select(.ph == "X")] | length)) and .otherData.events == ([.otherData.processes[].events] | add)
     and .otherData.events_lost == 0 and .otherData.events_dropped == 0 and .otherData.answers_missing == 0'

@@ -60,10 +60,21 @@ echo "ok: apt installs it"
 inside 'XDG_RUNTIME_DIR=/tmp systemd-analyze --user --man=no verify /usr/lib/systemd/user/hillinfer.service' || fail "systemd-analyze verify"
 [ ! -s "$work/log" ] || fail "systemd-analyze verify has something to say"
 echo "ok: its unit"
-inside 'useradd -m somebody && su somebody -c "
-    cd && hill-mkmodel -o wired.gguf && hillinfer doctor; hillctl --version &&
-    hillinfer run -m wired.gguf -p \"one fish two fish one fish\" -n 8 --temp 0 --json >answer && cat answer"' || fail "a run"
+cat >"$root/tmp/template" <<'END'
+{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}
+END
+cat >"$root/tmp/first" <<'END'
+cd
+hill-mkmodel -o wired.gguf --chat-template "$(cat /tmp/template)"
+hillinfer doctor || echo "doctor: $?"
+hillctl --version
+hillinfer run -m wired.gguf -p "one fish two fish one fish" -n 8 --temp 0 --json
+printf 'Say it.\nSay it again.\n' | hillinfer chat -m wired.gguf -c 2048 -n 8 --temp 0 --ignore-eos
+echo "chat: $?"
+END
+inside 'useradd -m somebody && su somebody -c "sh -e /tmp/first"' || fail "a run and a chat"
 grep -q '"finish_reason": *"length"' "$work/log" || fail "an answer"
-echo "ok: somebody's first answer"
+grep -qx 'chat: 0' "$work/log" || fail "a chat"
+echo "ok: somebody's first answer, and a chat"
 inside 'apt-get purge -y hillinfer && ! ls /usr/bin/hill* /usr/share/hillinfer 2>/dev/null' || fail "purge leaves something"
 echo "ok: nothing is left of it"

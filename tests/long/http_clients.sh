@@ -38,7 +38,7 @@ descriptors() { find "/proc/$gateway/fd" -mindepth 1 2>/dev/null | wc -l; }
 client() { # NUMBER
     local end=$((EPOCHSECONDS + seconds)) kind same=0 left=0 wrong=0
     RANDOM=$((seed * 1000 + $1))
-    while [ $EPOCHSECONDS -lt $end ]; do
+    while [ $EPOCHSECONDS -lt $end ] && [ -S "$work/http.sock" ]; do
         kind=$((RANDOM % kinds + 1))
         if [ $((RANDOM % 5)) -eq 0 ]; then # it goes away after some bytes of the stream
             post "@$work/body$kind" | head -c $((RANDOM % 8000 + 1)) >/dev/null
