@@ -1,11 +1,11 @@
 /*
  * coordinator/group_limit.h - does what a pipeline is to have fit into its control group's limit?
  *
- * What: pure arithmetic over bytes. The hot pool and the cache of a prefix store are the host's memory,
- * and so are the weights and the GPU's KV where the device works in that; one with memory of its own has them there, of which
- * no group has anything. That is asked only where it decides, since it takes another process: a
- * driver may crash. Who calls it: settings.c. Concurrency: one thread. Failure: HILL_E_NOMEM, with
- * a line that names the options and the group.
+ * What: pure arithmetic over bytes. The hot pool and the cache of a prefix store are the host's
+ * memory, and so are the weights and the GPU's KV where the device works in that; one with memory
+ * of its own has them there, of which no group has anything. That is asked only where it decides,
+ * since it takes another process: a driver may crash. Who calls it: settings.c. Concurrency: one
+ * thread. Failure: HILL_E_NOMEM, with a line that names the options and the group.
  */
 #ifndef HILL_COORDINATOR_GROUP_LIMIT_H
 #define HILL_COORDINATOR_GROUP_LIMIT_H
