@@ -313,6 +313,8 @@ void drive_lose(struct supervisor *s, enum worker w)
 {
     if (s->change == CHANGE_DRAINS)
         set_change(s, CHANGE_DETACH_WAITS);
+    if (s->epoch_delayed)
+        return; /* all workers were ended to free shared memory: no drive is lost by that */
     if (!worker_is_agent(w) || !s->workers.rows[w].wanted || !s->settings->options.csd_degrades)
         return;
     if (settings_several(s->settings)) {
