@@ -43,7 +43,7 @@ void drive_undo_attach(struct supervisor *s, int code, const char *text)
              settings_url(s->settings, s->change_drive), text);
     log_warn("%s; going on without %s", s->change_text,
              settings_several(s->settings) ? "it" : "a CSD");
-    settings_detach(s->settings, s->change_drive);
+    settings_undo_attach(s->settings, s->change_drive);
     want_agent(s, false, "because its drive cannot be used");
 }
 
