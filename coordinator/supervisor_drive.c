@@ -260,7 +260,7 @@ void drive_take_drained(void *owner, struct arrival *a)
 }
 
 /* The drive's host does not answer the agent that was to read what is left there: it is lost, and
- * requests that have entries there begin anew. */
+ * requests that have stripes there begin anew. */
 static bool is_out_of_reach(const struct supervisor *s, enum worker w)
 {
     return s->settings->epoch.csd_plain && s->workers.rows[w].failure_code == HILL_E_IO &&
@@ -286,21 +286,21 @@ static void lose_plain(struct supervisor *s)
 {
     char text[sizeof s->change_text - 2];
     snprintf(text, sizeof text,
-             "%.200s is out of reach: requests that have entries there begin anew without it",
+             "%.200s is out of reach: requests that have stripes there begin anew without it",
              s->settings->csd_url);
     log_warn("%s", text);
     detach_lost(s, text);
     go_on_without(s);
 }
 
-/* One of several: the others go on, and requests that have entries on it begin anew. */
+/* One of several: the others go on, and requests that have stripes set aside on it begin anew. */
 static void lose_one(struct supervisor *s, enum worker w)
 {
     uint32_t drive = w - WORKER_AGENT;
     bool changes = s->change != CHANGE_NONE && s->change_drive == drive;
     if (changes && s->change != CHANGE_DETACH_WAITS)
         return;
-    log_warn("%s is lost: going on without it (--csd-on-loss degrade); requests that have entries "
+    log_warn("%s is lost: going on without it (--csd-on-loss degrade); requests that have stripes "
              "there begin anew",
              settings_url(s->settings, drive));
     if (changes)
