@@ -120,8 +120,7 @@ const struct option_spec hill_pipeline_specs[] = {
     OPTION("prefix-cache-mb", SIZE, "SIZE",
            "select: memory for entries of important tokens, of which those stay that were of most "
            "importance to most requests",
-           .min = 1, .max = MAX_MIB,
-           .unset_help = "none: they are read from the drive every time"),
+           .min = 1, .max = MAX_MIB, .unset_help = "none: they are read from the drive every time"),
     OPTION("digest-mb", SIZE, "SIZE",
            "host-digest: how much of --hot-mb holds digests of cold tokens", .max = MAX_MIB,
            .fallback = "0"),
