@@ -42,7 +42,7 @@ struct settings {
         char url[HILL_PATH_BYTES + 32];
         uint64_t cap_bytes;
         struct csd_model model;
-    } drives[LAYOUT_DRIVES_MAX];                /* of several */
+    } drives[LAYOUT_DRIVES_MAX], before;        /* of several; of the place last attached to */
     char csd_default_url[HILL_PATH_BYTES + 32]; /* what attach without a URL means */
     uint64_t cold_tokens; /* of one sequence alone, each layer, that the cold pool holds */
 };
@@ -77,6 +77,8 @@ int settings_attach(struct settings *settings, uint32_t drive, const char *url,
 /* The device model of a drive that is attached. */
 const struct csd_model *settings_model(const struct settings *settings, uint32_t drive);
 void settings_detach(struct settings *settings, uint32_t drive);
+/* The one that was attached last is none: who was in its place before keeps its model. */
+void settings_undo_attach(struct settings *settings, uint32_t drive);
 /* All that the options name. */
 int settings_attach_all(struct settings *settings, struct hill_why *why);
 const char *settings_url(const struct settings *settings, uint32_t drive);

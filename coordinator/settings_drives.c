@@ -224,9 +224,16 @@ static uint32_t free_place(const struct settings *s, const char *url)
 int settings_attach(struct settings *s, uint32_t drive, const char *url,
                     const struct csd_model *model, struct hill_why *why)
 {
+    struct settings_drive before = {.model = s->epoch.csd_model};
     if (settings_several(s))
-        return attach_one(s, drive, url, model, why);
-    return attach_only(s, *url ? url : s->csd_default_url, model, why);
+        before = s->drives[drive];
+    else
+        snprintf(before.url, sizeof before.url, "%s", s->csd_url);
+    int code = settings_several(s) ? attach_one(s, drive, url, model, why)
+                                   : attach_only(s, *url ? url : s->csd_default_url, model, why);
+    if (!code)
+        s->before = before;
+    return code;
 }
 
 const struct csd_model *settings_model(const struct settings *s, uint32_t drive)
@@ -255,6 +262,17 @@ void settings_detach(struct settings *s, uint32_t drive)
     s->epoch.csd_attached = s->epoch.csd_plain = false;
     s->epoch.csd_url = "";
     s->epoch.cold_cap_bytes = s->cold_tokens = 0;
+}
+
+void settings_undo_attach(struct settings *s, uint32_t drive)
+{
+    settings_detach(s, drive);
+    if (settings_several(s)) {
+        s->drives[drive] = s->before;
+        return;
+    }
+    s->epoch.csd_model = s->before.model;
+    memcpy(s->csd_url, s->before.url, sizeof s->csd_url);
 }
 
 void settings_detach_to_plain(struct settings *s)
@@ -344,5 +362,5 @@ int settings_change_model(struct settings *s, const char *text, struct hill_why 
     int code = csd_model_parse(&s->epoch.csd_model, text, why);
     for (uint32_t d = 0; !code && d < s->epoch.csd_drives; d++)
         code = csd_model_parse(&s->drives[d].model, text, why);
-    return code;
+    return code ? code : csd_model_parse(&s->before.model, text, why);
 }

@@ -43,7 +43,7 @@ void drive_undo_attach(struct supervisor *s, int code, const char *text)
              settings_url(s->settings, s->change_drive), text);
     log_warn("%s; going on without %s", s->change_text,
              settings_several(s->settings) ? "it" : "a CSD");
-    settings_detach(s->settings, s->change_drive);
+    settings_undo_attach(s->settings, s->change_drive);
     want_agent(s, false, "because its drive cannot be used");
 }
 
@@ -260,7 +260,7 @@ void drive_take_drained(void *owner, struct arrival *a)
 }
 
 /* The drive's host does not answer the agent that was to read what is left there: it is lost, and
- * requests that have entries there begin anew. */
+ * requests that have stripes there begin anew. */
 static bool is_out_of_reach(const struct supervisor *s, enum worker w)
 {
     return s->settings->epoch.csd_plain && s->workers.rows[w].failure_code == HILL_E_IO &&
@@ -286,21 +286,21 @@ static void lose_plain(struct supervisor *s)
 {
     char text[sizeof s->change_text - 2];
     snprintf(text, sizeof text,
-             "%.200s is out of reach: requests that have entries there begin anew without it",
+             "%.200s is out of reach: requests that have stripes there begin anew without it",
              s->settings->csd_url);
     log_warn("%s", text);
     detach_lost(s, text);
     go_on_without(s);
 }
 
-/* One of several: the others go on, and requests that have entries on it begin anew. */
+/* One of several: the others go on, and requests that have stripes set aside on it begin anew. */
 static void lose_one(struct supervisor *s, enum worker w)
 {
     uint32_t drive = w - WORKER_AGENT;
     bool changes = s->change != CHANGE_NONE && s->change_drive == drive;
     if (changes && s->change != CHANGE_DETACH_WAITS)
         return;
-    log_warn("%s is lost: going on without it (--csd-on-loss degrade); requests that have entries "
+    log_warn("%s is lost: going on without it (--csd-on-loss degrade); requests that have stripes "
              "there begin anew",
              settings_url(s->settings, drive));
     if (changes)
@@ -313,6 +313,8 @@ void drive_lose(struct supervisor *s, enum worker w)
 {
     if (s->change == CHANGE_DRAINS)
         set_change(s, CHANGE_DETACH_WAITS);
+    if (s->epoch_delayed)
+        return; /* all workers were ended to free shared memory: no drive is lost by that */
     if (!worker_is_agent(w) || !s->workers.rows[w].wanted || !s->settings->options.csd_degrades)
         return;
     if (settings_several(s->settings)) {

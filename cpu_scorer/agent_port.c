@@ -188,7 +188,7 @@ static void take_commit(struct agent *a, const struct record_completion *r)
 
 static void note_cost(struct agent_cost *cost, const struct record_completion *r)
 {
-    if (r->status)
+    if (r->status || r->detail) /* detail: a fetch that was read before it was taken */
         return;
     if (cost->entries >= COST_ENTRIES)
         *cost = (struct agent_cost){cost->ns / 2, cost->entries / 2};

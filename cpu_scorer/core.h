@@ -204,6 +204,13 @@ static inline bool core_is_emptied(const struct core *c)
     return any;
 }
 
+/* What a modelled CPU is charged for n tokens: FP16 K and V; like a modelled drive's `score` its
+ * rate is one of INT8 digests, and INT4 ones are half as many bytes. */
+static inline uint64_t core_charged_kv(const struct core *c, uint64_t n)
+{
+    return n * c->tiers.hkm.entry_bytes * kv_digest_bits(&c->config.geometry) / 8;
+}
+
 /* Blocks that one layer can have. */
 static inline uint32_t core_blocks_max(const struct core *c)
 {

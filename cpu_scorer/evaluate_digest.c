@@ -319,8 +319,8 @@ static void model_cpu(struct digest_row *e, struct query *q)
 {
     struct core *c = e->evaluator->base.core;
     uint64_t hot = hkm_hot_tokens(&c->tiers.hkm, q->sequence->index, q->header.layer);
-    struct device_span span = device_charge(&c->device, DEVICE_CPU, hot * c->tiers.hkm.entry_bytes,
-                                            device_at(e->hot_began_ns));
+    struct device_span span =
+        device_charge(&c->device, DEVICE_CPU, core_charged_kv(c, hot), device_at(e->hot_began_ns));
     int64_t took = span.due - span.start, real = score_pool_last_ns(c->pool);
     q->sequence->stats.score_hot_ns += took > real ? took - real : 0;
     q->due_ns = span.due;

@@ -219,10 +219,9 @@ static void begin(struct evaluator *base, struct query *q)
 static void model_cpu(const struct host_evaluator *e, struct query *q)
 {
     struct core *c = e->reader.base.core;
-    q->due_ns =
-        device_charge(&c->device, DEVICE_CPU, (uint64_t)q->n_tokens * c->tiers.hkm.entry_bytes,
-                      device_at(e->reader.began_ns))
-            .due;
+    q->due_ns = device_charge(&c->device, DEVICE_CPU, core_charged_kv(c, q->n_tokens),
+                              device_at(e->reader.began_ns))
+                    .due;
 }
 
 static int step(struct evaluator *base, struct query *q)

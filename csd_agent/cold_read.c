@@ -250,7 +250,7 @@ static void end_run(struct fetch_run *r)
     *r = (struct fetch_run){.memory = r->memory, .which = r->which};
 }
 
-/* The items looked at, in slot order. */
+/* The items copied [I20], looked at as they came, then in slot order. */
 static int prepare(const struct fetch *f)
 {
     const struct cold_fetch *w = f->wanted;
@@ -266,13 +266,13 @@ static int prepare(const struct fetch *f)
     if (kv_entry_bytes(&f->pool->layout.geometry) > w->staging->stride)
         return hill_fail(f->why, HILL_E_PROTOCOL, "staging slots of %u bytes cannot hold an entry",
                          w->staging->stride);
+    memcpy(r->items, w->items, w->n_items * sizeof *w->items);
     uint32_t sequence = w->sequence;
     for (uint32_t i = 0, row = 0; status == 0 && i < w->n_items; i++) {
         if (row < w->n_rows && w->rows[row].first == i)
             sequence = w->rows[row++].sequence;
-        status = check_item(f, &w->items[i], sequence);
+        status = check_item(f, &r->items[i], sequence);
     }
-    memcpy(r->items, w->items, w->n_items * sizeof *w->items);
     qsort(r->items, w->n_items, sizeof *r->items, compare_slots);
     return status;
 }

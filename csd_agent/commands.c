@@ -315,12 +315,15 @@ static void carry_out(struct data_plane *plane, const struct command *command, b
     }
     if (malformed)
         drop_ahead(plane);
-    plane->ahead = NULL; /* it is this one's */
+    bool ahead = plane->ahead && !plane->drive.model.figures.on; /* else times are the model's */
+    plane->ahead = NULL;                                         /* it is this one's */
     if (!malformed)
         completion.status = command->run(plane, payload, &completion, &cost, &why);
     plane->device = NULL;
     if (plane->lost != 0)
         return; /* nobody to answer */
+    if (command->type == RECORD_FETCH && completion.status == 0)
+        completion.detail = ahead;
     if (completion.status != 0)
         note_failure(plane, command, &completion, malformed, &why);
     charge(plane, command, &cost, &device);

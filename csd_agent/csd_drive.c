@@ -52,7 +52,7 @@ struct stream {
     const struct csd_span *spans; /* NULL: there is none */
     uint32_t n_spans;
     struct span_cursor at;            /* what is to be read next */
-    uint32_t started, launched, done; /* reads started, scoring launched, scores handed over */
+    uint64_t started, launched, done; /* reads started, scoring launched, scores handed over */
     bool planned_all;
 };
 
@@ -402,7 +402,7 @@ static void go_on_ahead(struct csd_drive *d)
 
 void csd_drive_ahead(struct csd_drive *d, const struct csd_span *spans, uint32_t n_spans)
 {
-    uint32_t first = d->now.started;
+    uint64_t first = d->now.started;
     d->next = (struct stream){
         .spans = spans, .n_spans = n_spans, .started = first, .launched = first, .done = first};
     go_on_ahead(d);
@@ -424,7 +424,7 @@ static void abandon(struct csd_drive *d)
 /* Its stream: what was begun of it goes on. */
 static void begin_stream(struct csd_drive *d, const struct csd_score_job *job)
 {
-    uint32_t first = d->now.started;
+    uint64_t first = d->now.started;
     if (d->next.spans != job->spans || d->next.n_spans != job->n_spans)
         csd_drive_drop_ahead(d);
     d->now = d->next.spans ? d->next

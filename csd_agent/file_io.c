@@ -312,17 +312,20 @@ static int run_plain(struct file_io *io, struct cursor *cursor, struct hill_why 
     return status;
 }
 
-void file_io_pin(struct file_io *io, uint8_t *const *memory, uint32_t n, uint64_t bytes)
+bool file_io_pin(struct file_io *io, uint8_t *const *memory, uint32_t n, uint64_t bytes)
 {
     if (!io->uring || !io->direct || n > FILE_IO_PINNED)
-        return;
+        return false;
     for (uint32_t i = 0; i < n; i++)
         io->pinned[i] = (struct iovec){memory[i], bytes};
     int status = io_uring_register_buffers(&io->ring, io->pinned, n);
     if (status == 0)
         io->n_pinned = n;
     else
-        log_debug("the cold pool's buffers are not pinned: %s", strerror(-status));
+        log_info("the cold pool's buffers are not pinned (%s; %llu MiB of locked memory, ulimit "
+                 "-l): each read pins its pages anew",
+                 strerror(-status), (unsigned long long)(n * bytes >> 20));
+    return status == 0;
 }
 
 /* Which of the pinned ones the piece lies in; n_pinned: none. */

@@ -44,10 +44,10 @@ void file_io_describe(const struct file_io *io, const char *device, char *text, 
 bool file_io_dead(const struct file_io *io);
 
 /* Memory [n][bytes] that is read into again and again: its pages are pinned once and not for each
- * read. Once, at most FILE_IO_PINNED. Where that is refused (a limit of locked memory) reads go on
- * as they were. */
+ * read. Once, at most FILE_IO_PINNED. False: that was refused (a limit of locked memory), or there
+ * is no io_uring; reads go on as they were. */
 #define FILE_IO_PINNED SCORE_BATCHES
-void file_io_pin(struct file_io *io, uint8_t *const *memory, uint32_t n, uint64_t bytes);
+bool file_io_pin(struct file_io *io, uint8_t *const *memory, uint32_t n, uint64_t bytes);
 
 /* Jobs: transfers that go on while the caller does something else. start submits what fits the
  * depth, earlier jobs first; extents and memory stay the caller's until finish, which every started

@@ -74,8 +74,9 @@ bool selected_suits(const struct request *r)
     const struct chunk_hit *hit = &r->stored->hit;
     uint32_t n = takes(r);
     bool decoded = hit->n_tokens > hit->n_plain; /* the conversation's own are always taken */
-    if (!w->store->keys || r->whole_prefix || decoded || !n || r->reused > n / 2 ||
-        r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r) || !fits(r, n))
+    if (!w->store->keys || w->store_silent || r->whole_prefix || decoded || !n ||
+        r->reused > n / 2 || r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r) ||
+        !fits(r, n))
         return false;
     return important_runs(n, run_tokens(r), w->settings.prefix_share) * run_tokens(r) < n;
 }
@@ -167,27 +168,41 @@ static int begin(struct request *r, struct hill_why *why)
     return rc;
 }
 
+/* Also by a reader that was left behind. */
+static void release(void *selected)
+{
+    struct selected *x = selected;
+    free(x->runs);
+    free(x->sums);
+    free(x->keys[0]);
+    free(x->keys[1]);
+    free(x->entries);
+    free(x->own);
+    free(x->mass);
+    free(x->spans);
+    free(x);
+}
+
+/* A drive that has not answered could leave threads and memory behind for each further request. */
+static void note_silence(struct worker *w)
+{
+    if (!w->store_silent)
+        log_warn("prefix store %.300s: its drive does not answer; memory that it may still write "
+                 "to is left to it until it does, and from now on prefixes are read whole",
+                 w->store->keys->dir);
+    w->store_silent = true;
+}
+
 void selected_drop(struct request *r)
 {
     struct selected *x = r->selected;
     r->selected = NULL;
-    if (x && !span_reader_close(x->reader)) { /* first: it writes into what follows */
-        log_warn("prefix store %.300s: its drive does not answer; memory that it may still write "
-                 "to is left to it",
-                 x->store->dir);
+    if (!x)
         return;
-    }
-    if (x) {
-        free(x->runs);
-        free(x->sums);
-        free(x->keys[0]);
-        free(x->keys[1]);
-        free(x->entries);
-        free(x->own);
-        free(x->mass);
-        free(x->spans);
-    }
-    free(x);
+    if (span_reader_close(x->reader, release, x)) /* first: it writes into the rest */
+        release(x);
+    else
+        note_silence(r->w);
 }
 
 /* ---- a layer --------------------------------------------------------------------------------- */

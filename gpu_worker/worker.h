@@ -69,6 +69,7 @@ struct worker {
     struct run_cache *runs;    /* of --prefix-cache-mb, or NULL */
     bool store_slow;           /* a request has waited for its writer long enough... */
     uint64_t store_done;       /* ...which had done so many jobs then */
+    bool store_silent;         /* its drive has left reads of selected.h unanswered: no more */
 };
 
 /* waiting.c */

@@ -210,8 +210,8 @@ int command_attach(int argc, char **argv)
             .summary = "Attach the computational storage drive, also while requests decode.",
             .example = "hillctl attach file:/mnt/nvme/cold.pool",
             .notes = "CSD_MODEL: as --csd-model has it, or off. Without it a drive has the "
-                     "model that it\nhad when it was here last, or that --csd-model gave it; "
-                     "another drive has none.\n",
+                     "model that it\nhad when it was here last, if no other one was attached in "
+                     "its place since; else that\nof --csd-model; another drive has none.\n",
             .positional_max = 2}};
     int left = short_command_begin(&c, argc, argv);
     if (left != 0)

@@ -28,9 +28,9 @@ struct span_reader {
     uint64_t given, done;
     int rc; /* the first that failed */
     bool closing;
-    bool left; /* the caller has gone: who ends last frees this */
-    void (*wake)(void *context);
-    void *context;
+    bool left; /* the caller has gone: who ends last frees this, and calls release */
+    void (*wake)(void *context), (*release)(void *context);
+    void *context, *released;
 };
 
 static int read_span(const struct span *s)
@@ -98,8 +98,10 @@ static void *thread_main(void *argument)
     pthread_cond_signal(&r->gone);
     bool last = r->left && r->running == 0;
     pthread_mutex_unlock(&r->lock);
-    if (last)
+    if (last) {
+        r->release(r->released);
         destroy(r);
+    }
     return NULL;
 }
 
@@ -130,14 +132,14 @@ int span_reader_open(struct span_reader **out, void (*wake)(void *context), void
     pthread_mutex_unlock(&r->lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!r->n_threads) {
-        span_reader_close(r);
+        destroy(r);
         return HILL_E_NOMEM;
     }
     *out = r;
     return 0;
 }
 
-bool span_reader_close(struct span_reader *r)
+bool span_reader_close(struct span_reader *r, void (*release)(void *context), void *context)
 {
     if (!r)
         return true;
@@ -150,6 +152,8 @@ bool span_reader_close(struct span_reader *r)
         pthread_cond_timedwait(&r->gone, &r->lock, &at);
     bool ended = r->running == 0;
     r->left = !ended;
+    r->release = release;
+    r->released = context;
     r->wake = NULL;
     for (uint32_t i = 0; !ended && i < r->n_threads; i++)
         pthread_detach(r->threads[i]);

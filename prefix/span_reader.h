@@ -27,9 +27,10 @@ struct span_reader;
 /* wake, which may be NULL, is called after each job. */
 int span_reader_open(struct span_reader **out, void (*wake)(void *context), void *context);
 /* What was given is read, or given up where nobody has begun with it. False: a drive has not
- * answered for two seconds; its reads may still write to the memory of every span that was given,
- * which must not be freed. NULL allowed. */
-bool span_reader_close(struct span_reader *reader);
+ * answered for two seconds; its reads may still write to the memory of every span that was given.
+ * Should it answer later, the last reader calls release(context): then that may be freed. NULL
+ * allowed. */
+bool span_reader_close(struct span_reader *reader, void (*release)(void *context), void *context);
 
 /* A copy of spans [n]. *job: its number, from 1 on. HILL_E_NOMEM. */
 int span_reader_give(struct span_reader *reader, const struct span *spans, uint32_t n,

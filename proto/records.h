@@ -384,7 +384,8 @@ struct record_completion {
     uint32_t command; /* enum record_type of the command */
     int32_t status;   /* 0 or a hill_error */
     uint32_t count;   /* query: slots scored; fetch, demote, commit: entries */
-    uint32_t detail;  /* status DAMAGED: position of the first damaged entry */
+    uint32_t detail;  /* status DAMAGED: position of the first damaged entry; fetch, status 0:
+                       * 1: it was read ahead, which busy_ns leaves out */
     uint64_t flash_read_bytes, flash_write_bytes; /* by this command */
     uint64_t
         link_kv_bytes; /* entry bytes (covering pages) that crossed to the host for this command */

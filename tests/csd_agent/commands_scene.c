@@ -345,22 +345,23 @@ struct record_completion query(struct scene *s, uint32_t sequence, uint32_t laye
 
 #define FETCH_STRIDE 61u /* slots, a prime */
 
-void push_fetch(struct scene *s, struct wanted *w, uint32_t sequence, uint32_t layer)
+static uint32_t pick_items(struct scene *s, struct fetch_item *items, uint32_t most,
+                           uint32_t sequence, uint32_t layer)
 {
-    uint32_t slots[16], n = 0;
-
-    memset(w, 0, sizeof *w);
-    w->record = (struct record_fetch){.header = header(sequence, layer), .tag = ++s->next_tag};
-    uint32_t all = s->m.n_stripes * s->m.stripe_slots, slot = random_below(all);
+    uint32_t all = s->m.n_stripes * s->m.stripe_slots, slot = random_below(all), n = 0;
     assert_true(all % FETCH_STRIDE != 0); /* so that it comes by every slot */
-    for (uint32_t i = 0; i < all && n < 16; i++, slot = (slot + FETCH_STRIDE) % all) {
+    for (uint32_t i = 0; i < all && n < most; i++, slot = (slot + FETCH_STRIDE) % all) {
         const struct model_stripe *stripe = &s->m.stripes[slot / s->m.stripe_slots];
-        if (s->m.slots[slot].state != SLOT_COMMITTED || stripe->sequence != sequence ||
-            stripe->layer != layer)
-            continue;
-        w->items[n++] = (struct fetch_item){slot, s->m.slots[slot].position, 0, 0};
+        if (s->m.slots[slot].state == SLOT_COMMITTED && stripe->sequence == sequence &&
+            stripe->layer == layer)
+            items[n++] = (struct fetch_item){slot, s->m.slots[slot].position, 0, 0};
     }
-    w->record.n_entries = n;
+    return n;
+}
+
+static void push_wanted(struct scene *s, struct wanted *w)
+{
+    uint32_t slots[16], n = w->record.n_entries;
     if (n == 0)
         return;
     assert_int_equal(shm_arena_take(&s->staging, n, slots), 0);
@@ -369,7 +370,28 @@ void push_fetch(struct scene *s, struct wanted *w, uint32_t sequence, uint32_t l
         w->items[i].generation = shm_arena_generation(&s->staging, slots[i]);
         memset(shm_arena_slot(&s->staging, slots[i]), 0xa5, kv_entry_bytes(&s->m.g));
     }
-    push(s, COMMAND, RECORD_FETCH, w, (uint32_t)(sizeof w->record + n * sizeof *w->items));
+    push(s, COMMAND, RECORD_FETCH, w,
+         (uint32_t)(sizeof w->record + n * sizeof *w->items + w->record.n_rows * sizeof w->row));
+}
+
+void push_fetch(struct scene *s, struct wanted *w, uint32_t sequence, uint32_t layer)
+{
+    memset(w, 0, sizeof *w);
+    w->record = (struct record_fetch){.header = header(sequence, layer), .tag = ++s->next_tag};
+    w->record.n_entries = pick_items(s, w->items, 16, sequence, layer);
+    push_wanted(s, w);
+}
+
+void push_fetch_of_two(struct scene *s, struct wanted *w, uint32_t sequence, uint32_t other,
+                       uint32_t layer)
+{
+    memset(w, 0, sizeof *w);
+    w->record = (struct record_fetch){
+        .header = header(sequence, layer), .tag = ++s->next_tag, .n_entries = 16, .n_rows = 1};
+    assert_int_equal(pick_items(s, w->items, 8, sequence, layer), 8);
+    assert_int_equal(pick_items(s, w->items + 8, 8, other, layer), 8);
+    w->row = (struct fetch_row){.sequence = other, .first = 8};
+    push_wanted(s, w);
 }
 
 struct record_completion collect_fetch(struct scene *s, const struct wanted *w)

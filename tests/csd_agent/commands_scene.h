@@ -112,8 +112,12 @@ struct record_completion query(struct scene *s, uint32_t sequence, uint32_t laye
 struct wanted {
     struct record_fetch record;
     struct fetch_item items[16];
+    struct fetch_row row; /* behind 16 items */
 };
 void push_fetch(struct scene *s, struct wanted *w, uint32_t sequence, uint32_t layer);
+/* Of two sequences, 8 of each, which there must be: a record with a row. */
+void push_fetch_of_two(struct scene *s, struct wanted *w, uint32_t sequence, uint32_t other,
+                       uint32_t layer);
 struct record_completion collect_fetch(struct scene *s, const struct wanted *w);
 
 /* Both; count 0: there are none. */

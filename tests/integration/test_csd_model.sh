@@ -87,6 +87,10 @@ expect "status JSON" "$(hillctl status --json | jq '.csd_model | .on and .flash 
 # ---- a drive keeps its model, and has none of another's ----
 model_of() { hillctl detach >/dev/null && hillctl attach "$@" >/dev/null && hillctl csd-model; }
 expect "the same drive again" "$(model_of)" "$figures"
+hillctl detach >/dev/null
+echo "no pool" >"$work/foreign"
+hillctl attach "file:$work/foreign" >/dev/null 2>&1 && fail "attached a file that is no pool"
+expect "the same drive, after one that cannot be used" "$(hillctl attach >/dev/null && hillctl csd-model)" "$figures"
 expect "another drive in its place" "$(model_of "file:$work/other.pool")" off
 expect "that drive, with a model" "$(model_of "file:$work/other.pool" flash=0.5,dram=0)" "flash=0.5,write=1,link=3.2,gpu_link=25,score=44.5,dram=0,dram_read=13.7,latency_us=42"
 hillctl detach >/dev/null

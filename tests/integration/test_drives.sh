@@ -82,13 +82,14 @@ down
 expect_nothing_left
 
 # --- degrade: the drives that are left go on, and the request begins anew with them
-up "${common[@]}" "${four[@]}" --csd-on-loss degrade || exit 1
-ask "$work/lost" &
+up "${common[@]}" "${four[@]}" "${models_of[@]}" --csd-on-loss degrade || exit 1
+ask "$work/lost" 240 &
 asked=$!
 wait_for 60 decodes || fail "no request decodes"
 kill -KILL "$(worker_pid csd_agent_2)"
 wait "$asked"
-same "one is lost for good while a request decodes" lost
+same "one is lost for good while a request decodes" lost long
+expect "restarts" "$(jq -c .restarts "$work/lost.json")" '{"gpu_worker":0,"cpu_scorer":0,"csd_agent":1,"coordinator":0}'
 three_left() { status_is '.ready and .csd_attached and ([.workers[] | select(.drive and .state == "ready")] | length == 3)'; }
 wait_for 60 three_left || fail "drives that are left: $(agents)"
 change attach 2

@@ -85,7 +85,7 @@ static void read_all(const struct span *spans, uint32_t n)
     while (rc == 0)
         rc = span_reader_done(reader, job);
     assert_int_equal(rc, 1);
-    span_reader_close(reader);
+    span_reader_close(reader, NULL, NULL);
 }
 
 static uint64_t stamp_of(uint32_t slot)
@@ -220,7 +220,7 @@ static void what_cannot_be_read_says_so(void **unused)
     while ((rc = span_reader_done(reader, second)) == 0)
         continue;
     assert_int_equal(rc, HILL_E_DAMAGED);
-    span_reader_close(reader);
+    span_reader_close(reader, NULL, NULL);
     close(fd);
     unlink(path("short"));
 }

@@ -39,6 +39,13 @@ static void count(void *context)
     atomic_fetch_add((_Atomic int *)context, 1);
 }
 
+static _Atomic int released;
+
+static bool unreleased(void)
+{
+    return atomic_load(&released) == 0;
+}
+
 static bool none_begun(void)
 {
     return atomic_load(&reads) == 0;
@@ -69,10 +76,13 @@ static void a_hung_drive_is_left_behind(void **state)
         spans[i] = (struct span){HUNG_FD, 0, sizeof memory[i], memory[i]};
     assert_int_equal(span_reader_give(reader, spans, 8, &job), 0);
     wait_while(none_begun);
-    assert_false(span_reader_close(reader));
+    assert_false(span_reader_close(reader, count, &released));
     assert_true(some_open());
+    assert_true(unreleased());
     assert_int_equal(close(answer[1]), 0);
-    wait_while(some_open);
+    wait_while(unreleased);
+    assert_false(some_open());
+    assert_int_equal(atomic_load(&released), 1);
     assert_true(atomic_load(&reads) < 8); /* what nobody had begun with was given up */
     assert_int_equal(atomic_load(&woken), 0);
     close(answer[0]);
@@ -92,7 +102,7 @@ static bool read_and_close(void)
     while (!span_reader_done(reader, job))
         usleep(100);
     assert_int_equal(memory[63][15], 0);
-    return span_reader_close(reader);
+    return span_reader_close(reader, NULL, NULL);
 }
 
 static void a_drive_that_answers_is_waited_for(void **state)
@@ -101,7 +111,7 @@ static void a_drive_that_answers_is_waited_for(void **state)
     (void)state;
     while (!read_and_close()) /* on a machine so busy that threads do not end in two seconds */
         assert_true(++tries < 5);
-    assert_true(span_reader_close(NULL));
+    assert_true(span_reader_close(NULL, NULL, NULL));
 }
 
 int main(void)
