@@ -181,6 +181,16 @@ static int choose_context(struct settings *s, struct hill_why *why)
 
 /* ---- sizes ------------------------------------------------------------------------------- */
 
+/* The kernel would kill who goes beyond, when it is too late to say why. */
+static int check_memory(const char *option, uint64_t bytes, struct hill_why *why)
+{
+    uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (bytes <= memory)
+        return 0;
+    return hill_fail(why, HILL_E_INVALID, "%s %.0f: this machine has %.0f MiB of memory", option,
+                     (double)bytes / MIB, (double)memory / MIB);
+}
+
 static int size_hot(struct settings *s, struct hill_why *why)
 {
     uint64_t quarter = memory_available() / 4, full = kv_plan_hot_full_bytes(&s->epoch.plan);
@@ -188,14 +198,15 @@ static int size_hot(struct settings *s, struct hill_why *why)
      * others */
     uint64_t room = disk_room("/dev/shm");
     room = room == UINT64_MAX ? room : room / 10 * 9;
-    uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    if (s->options.hot_bytes > memory)
-        return hill_fail(why, HILL_E_INVALID, "--hot-mb %.0f: this machine has %.0f MiB of memory",
-                         (double)s->options.hot_bytes / MIB, (double)memory / MIB);
+    int code = check_memory("--hot-mb", s->options.hot_bytes, why);
+    if (!code)
+        code = check_memory("--prefix-cache-mb", s->epoch.prefix_cache_bytes, why);
+    if (code)
+        return code;
     s->epoch.hot_cap_bytes = s->options.hot_bytes ? s->options.hot_bytes
                              : s->like            ? s->like->hot_cap_bytes
                                                   : smaller(full, smaller(quarter, room));
-    int code = kv_plan_hot(&s->hot, &s->epoch.plan, s->epoch.hot_cap_bytes, why);
+    code = kv_plan_hot(&s->hot, &s->epoch.plan, s->epoch.hot_cap_bytes, why);
     if (code)
         return code;
     s->epoch.staging_slots = s->hot.staging_slots;

@@ -47,8 +47,9 @@ void answer_begin(struct answer *a)
 
 /* ---- places --------------------------------------------------------------------------------- */
 
-void answer_locate(struct answer *a, const struct sequence *s, uint32_t layer, uint32_t n)
+int answer_locate(struct answer *a, const struct sequence *s, uint32_t layer, uint32_t n)
 {
+    int rc = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t word = core_location(a->core, s, layer, a->positions[i]);
         bool in_place = s->reads_hot && hkm_tag(word) == HKM_HOT;
@@ -57,8 +58,11 @@ void answer_locate(struct answer *a, const struct sequence *s, uint32_t layer, u
                                            .gpu_slot = SELECTED_HOT | hkm_slot(word),
                                            .flags = in_place ? ANSWER_IN_PLACE : 0};
         a->n_in_place += in_place;
+        if (hkm_tag(word) != HKM_HOT && hkm_tag(word) != HKM_COLD)
+            rc = HILL_E_DAMAGED; /* a token that is placed is in some tier, always */
     }
     a->n_items = n;
+    return rc;
 }
 
 /* What is not read in place, into `positions`; how many. */
@@ -103,7 +107,7 @@ void answer_find_lacking(struct answer *a, const struct sequence *s, uint32_t la
 
 /* ---- gathering ------------------------------------------------------------------------------ */
 
-int answer_plan(struct answer *a)
+void answer_plan(struct answer *a)
 {
     for (uint32_t i = 0; i < a->n_items; i++) {
         const struct answer_item *item = &a->items[i];
@@ -112,13 +116,10 @@ int answer_plan(struct answer *a)
         if (hkm_tag(item->location) == HKM_COLD) {
             a->n_fetches++;
             a->drives[agent_drive(a->agent, hkm_slot(item->location))].n_fetches++;
-        } else if (hkm_tag(item->location) == HKM_HOT) {
-            a->n_copies++;
         } else {
-            return HILL_E_DAMAGED; /* a selected token is in some tier, always */
+            a->n_copies++;
         }
     }
-    return 0;
 }
 
 void answer_list_copies(struct answer *a)

@@ -58,15 +58,15 @@ uint64_t answer_private_bytes(const struct scorer_config *c);
 
 /* Nothing yet. */
 void answer_begin(struct answer *a);
-/* Items for positions[0 .. n-1]: what is where. */
-void answer_locate(struct answer *a, const struct sequence *s, uint32_t layer, uint32_t n);
+/* Items for positions[0 .. n-1]: what is where. 0, or HILL_E_DAMAGED: one is in no tier. */
+int answer_locate(struct answer *a, const struct sequence *s, uint32_t layer, uint32_t n);
 /* GPU slots for all that is not read in place. 0, or HILL_E_NOSPACE. */
 int answer_give_places(struct answer *a, const struct sequence *s, uint32_t layer);
 /* Which the GPU lacks and cannot read in place: ANSWER_BRING; its table stays as it is. */
 void answer_find_lacking(struct answer *a, const struct sequence *s, uint32_t layer);
 
-/* All items that are to be brought are known: n_fetches, n_copies. 0, or HILL_E_DAMAGED. */
-int answer_plan(struct answer *a);
+/* All items that are to be brought are known: n_fetches, n_copies. */
+void answer_plan(struct answer *a);
 /* They have staging slots. */
 void answer_list_copies(struct answer *a);
 /* Bring them: 1 done, 0 not yet, negative: failed, or the agent lost. */

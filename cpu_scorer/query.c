@@ -228,32 +228,41 @@ static void forget_list(struct core *c, const struct query *q)
     gpu_slots_clear(&c->tiers.gpu, tiers_list(&c->tiers, q->sequence->index, q->header.layer));
 }
 
-static void plan_read(struct query *q)
+static bool is_answer(const struct query *q)
+{
+    return q->what == QUERY_SELECTS && q->kind != QUERY_AHEAD;
+}
+
+static int plan_read(struct query *q)
 {
     struct answer *a = &q->answer;
     for (uint32_t i = 0; i < q->n_read; i++)
         a->positions[i] = q->n_tokens - q->n_read + i;
-    answer_locate(a, q->sequence, q->header.layer, q->n_read);
+    int rc = answer_locate(a, q->sequence, q->header.layer, q->n_read);
     for (uint32_t i = 0; i < a->n_items; i++)
         a->items[i].flags = ANSWER_BRING;
+    return rc;
 }
 
-static void plan_guess(struct query *q)
+static int plan_guess(struct query *q)
 {
     struct answer *a = &q->answer;
-    answer_locate(a, q->sequence, q->header.layer, a->n_items);
+    int rc = answer_locate(a, q->sequence, q->header.layer, a->n_items);
     answer_find_lacking(a, q->sequence, q->header.layer);
+    return rc;
 }
 
 static int plan_answer(struct core *c, struct query *q)
 {
     struct sequence *s = q->sequence;
     struct answer *a = &q->answer;
-    answer_locate(a, s, q->header.layer, a->n_items);
+    int rc = answer_locate(a, s, q->header.layer, a->n_items);
+    if (rc)
+        return rc; /* before places are given, and a guess's slots taken */
     if (q->kind == QUERY_KNOWN && a->n_in_place < a->n_items)
         return HILL_E_DAMAGED; /* nothing of it can be anywhere else */
     holding_compare(s, a, q->header.layer, q->n_tokens);
-    int rc = answer_give_places(a, s, q->header.layer);
+    rc = answer_give_places(a, s, q->header.layer);
     if (rc)
         return rc; /* admission counted the slots */
     forget_places(c, q);
@@ -265,17 +274,18 @@ static int plan_answer(struct core *c, struct query *q)
  * another sequence: staging slots are taken in the rows' order (query_place). */
 static int step_plan(struct queries *qs, struct query *q)
 {
-    int rc = 0;
-    if (q->what == QUERY_READS)
-        plan_read(q);
-    else if (q->kind == QUERY_AHEAD)
-        plan_guess(q);
-    else
-        rc = plan_answer(qs->core, q);
-    if (rc == 0)
-        rc = answer_plan(&q->answer);
+    struct core *c = qs->core;
+    int rc = q->what == QUERY_READS   ? plan_read(q)
+             : q->kind == QUERY_AHEAD ? plan_guess(q)
+                                      : plan_answer(c, q);
+    if (rc && q->what == QUERY_SELECTS)
+        core_fail(c, q->sequence, rc, "finding where %s of layer %u is",
+                  is_answer(q) ? "the selection" : "a guess", q->header.layer);
+    if (rc && is_answer(q))
+        forget_list(c, q);
     if (rc)
         return rc;
+    answer_plan(&q->answer);
     enter(qs, q, QUERY_GATHER);
     return 1;
 }
@@ -285,11 +295,6 @@ static int take_staging(struct query *q)
     return q->what == QUERY_READS   ? holding_take_all(q->sequence, &q->answer)
            : q->kind == QUERY_AHEAD ? holding_guess(q->sequence, &q->answer)
                                     : holding_take(q->sequence, &q->answer);
-}
-
-static bool is_answer(const struct query *q)
-{
-    return q->what == QUERY_SELECTS && q->kind != QUERY_AHEAD;
 }
 
 static void count_answer(struct sequence *s, const struct answer *a, bool verified)

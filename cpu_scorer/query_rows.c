@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/query_fetch.h"
 
@@ -187,7 +188,8 @@ static int plan_now(struct queries *qs, struct query *q)
 enum { FETCH_ALONE = 2 }; /* with as many commands as it takes, or to fail: query_step does that */
 
 /* The i-th oldest's FETCH, with those of the rows behind it that are ready, too; as few of them as
- * there is room for. 1: it is out; 0: no room now; FETCH_ALONE; or an error. */
+ * there is room for. 1: it is out; 0: no room now; FETCH_ALONE, also when there was no room for as
+ * long as an agent may take; or an error. */
 static int fetch_together(struct queries *qs, uint32_t i)
 {
     struct query *rows[KV_MAX_SEQUENCES];
@@ -202,6 +204,8 @@ static int fetch_together(struct queries *qs, uint32_t i)
     for (rc = 0; rc != 1 && n > 0 && query_fetch_waits(rows[0]); n--)
         rc = query_fetch_together(qs->core, qs->agent, rows, n);
     qs->look |= rc == 1;
+    if (rc == 0 && clock_now_ns() >= rows[0]->deadline_ns)
+        return FETCH_ALONE;
     return rc < 0 ? FETCH_ALONE : rc;
 }
 

@@ -289,11 +289,16 @@ static bool is_cached(struct request *r, uint32_t i)
     uint64_t bytes = chunk_keys_run_bytes(x->store);
     struct run_name name = name_of(r, i);
     const void *there = r->w->runs ? run_cache_use(r->w->runs, &name, importance_of(x, i)) : NULL;
-    if (there) {
-        memcpy(x->entries + i * bytes, there, bytes);
-        r->cached_bytes += bytes;
+    if (!there)
+        return false;
+    if (!chunk_keys_run_fits(x->store, sums_of(x, x->runs[i] / x->store->n_runs), x->layer,
+                             name.run, there)) { /* gone bad in memory: the drive has it */
+        run_cache_drop(r->w->runs, &name);
+        return false;
     }
-    return there;
+    memcpy(x->entries + i * bytes, there, bytes);
+    r->cached_bytes += bytes;
+    return true;
 }
 
 /* What the cache has not. Runs side by side in a chunk are one span. */

@@ -62,8 +62,11 @@ static void open_cache(struct worker *w, const struct chunk_keys *keys)
     uint64_t cap = w->settings.prefix_cache_bytes;
     if (!cap)
         return;
-    int rc = run_cache_open(&w->runs, cap, (uint32_t)chunk_keys_run_bytes(keys),
-                            rule && strcmp(rule, "lru") == 0);
+    bool by_age = rule && strcmp(rule, "lru") == 0;
+    if (by_age)
+        log_warn("test hook HILL_TEST_RUN_CACHE: of important tokens in memory those go that were "
+                 "not of use for longest");
+    int rc = run_cache_open(&w->runs, cap, (uint32_t)chunk_keys_run_bytes(keys), by_age);
     if (rc)
         log_warn("a cache of %.1f MiB (--prefix-cache-mb) for important tokens: %s; they are read "
                  "from the drive every time",

@@ -172,3 +172,22 @@ void run_cache_put(struct run_cache *c, const struct run_name *name, double impo
     *bucket = slot;
     memcpy(c->entries + (uint64_t)slot * c->run_bytes, entries, c->run_bytes);
 }
+
+/* The last slot comes in its place, so that those in use stay the first n. */
+void run_cache_drop(struct run_cache *c, const struct run_name *name)
+{
+    uint32_t slot = find(c, name), last = c->n - 1;
+    if (slot == NONE)
+        return;
+    take_out(c, slot);
+    c->n = last;
+    if (slot == last)
+        return;
+    take_out(c, last);
+    uint32_t *bucket = bucket_of(c, &c->slots[last].name);
+    c->slots[slot] = c->slots[last];
+    c->slots[slot].next = *bucket;
+    *bucket = slot;
+    memcpy(c->entries + (uint64_t)slot * c->run_bytes, c->entries + (uint64_t)last * c->run_bytes,
+           c->run_bytes);
+}

@@ -102,7 +102,8 @@ static void settings_that_size_the_tiers_count(void **state)
     other.epoch = 90;
     other.tiers_epoch = 80;
     other.beta = 0.5;
-    other.prefix_bytes++; /* a share of what is free, of a store beside the tiers */
+    other.prefix_bytes++;       /* a share of what is free, of a store beside the tiers */
+    other.prefix_cache_bytes++; /* the GPU worker's own, gone with it */
     assert_true(tiers_record_settings(&other) == sum);
     other.hot_cap_bytes++;
     assert_false(tiers_record_settings(&other) == sum);

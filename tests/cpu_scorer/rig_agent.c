@@ -237,6 +237,8 @@ static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
     }
     a->n_fetches++;
     a->n_fetched_rows += r->n_rows + 1;
+    if (status && r->n_rows + 1 > a->damaged_rows)
+        a->damaged_rows = r->n_rows + 1;
     agent_complete(a, &r->header, r->tag, RECORD_FETCH, status, r->n_entries, status ? damaged : 0);
 }
 

@@ -84,6 +84,7 @@ struct rig_agent {
     struct record_completion gathered[RIG_SEQUENCES_MAX]; /* of queries */
     uint32_t n_gathered;
     uint32_t n_fetches, n_fetched_rows; /* commands, rows in them */
+    uint32_t damaged_rows;              /* of one that had the damaged entry, the most */
     uint64_t random;
     _Atomic uint32_t reused; /* slots of copies that were written anew */
     _Atomic uint32_t reads;  /* READ_KEYS that were answered */

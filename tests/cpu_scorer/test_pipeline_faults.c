@@ -53,6 +53,29 @@ static void test_a_damaged_entry_fails_its_request_only(void **unused)
     rig_stop(r);
 }
 
+/* The words lie in shared memory: one that says nothing of a selected token is named. */
+static void test_a_damaged_word_fails_its_request(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    const struct hkm *h = scorer_tables(r->pipeline);
+    struct kv_selection_settings full = usual;
+    full.policy = KV_POLICY_FULL;
+    struct rig_request *q = gpu_begin(r, 0, 300, 310, &full, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    rig_settle(r);
+    _Atomic uint32_t *word = &h->words[(uint64_t)hkm_list_index(h, 0, 0) * h->ctx_tokens + 100];
+    uint32_t was = atomic_exchange(word, hkm_word(HKM_NOWHERE, 0));
+    assert_int_equal(gpu_query(q, 0, q->n, false), HILL_E_DAMAGED);
+    assert_int_equal(r->n_failures, 1);
+    rig_settle(r);
+    atomic_store(word, was);
+    gpu_end(q);
+    rig_stop(r);
+}
+
 static void test_tokens_out_of_order_fail_the_request(void **unused)
 {
     (void)unused;
@@ -197,6 +220,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_damaged_entry_fails_its_request_only),
+        cmocka_unit_test(test_a_damaged_word_fails_its_request),
         cmocka_unit_test(test_tokens_out_of_order_fail_the_request),
         cmocka_unit_test(test_keys_and_values_that_are_no_numbers_fail_the_request),
         cmocka_unit_test(test_a_silent_agent_is_a_timeout),

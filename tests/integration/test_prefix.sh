@@ -206,6 +206,7 @@ down || fail "down"
 expect_one_line "a store that holds no chunk beside its keys" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 140K --prefix-attention select "${run2[@]}"
 expect_one_line "select without a store" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-attention select "${run2[@]}"
 expect_one_line "a cache of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-cache-mb 1 "${run2[@]}"
+expect_one_line "a cache beyond this machine's memory" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-attention select --prefix-cache-mb 1000G "${run2[@]}"
 expect_one_line "a share of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-share 0.2 "${run2[@]}"
 
 # --- other places: all hot without a drive, and a store on a disk with room for three chunks; nearly all cold, by recency;

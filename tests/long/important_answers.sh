@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/long/important_answers.sh - --prefix-attention select on LongEval's lines: how many items are right with exact reuse of
-# a stored prefix and with its important tokens alone, how many differ, and what was loaded before the first token.
+# tests/long/important_answers.sh - --prefix-attention select on LongEval's lines: how many items are right computed whole
+# and with the important tokens of a stored prefix alone, how many differ, and what was loaded before the first token.
 #
 # ITEMS (50) of LINES (../shared/data/lines_200.jsonl.gz; docs/data.md) as chats with MODEL (Qwen2.5 Coder 0.5B; its file), at
 # SHARE (0.2). Each prompt is first read whole, which leaves it in the store; then another pipeline, whose tiers have nothing,
@@ -50,7 +50,7 @@ for ((i = 1; i <= count; i++)); do
         "$(field "$work/whole$i" '.ttft_ms | floor') $(field "$work/select$i" '.ttft_ms | floor') ms"
 done
 down
-echo "$count items: right by exact reuse $right_whole, by important tokens $right_select; by one alone $whole_alone and $select_alone;" \
+echo "$count items: right computed whole $right_whole, by important tokens $right_select; by one alone $whole_alone and $select_alone;" \
     "the same text $same_text; loaded before the first token $loaded bytes of $all"
 [ $((loaded * 2)) -le "$all" ] || fail "more than half of the bytes of full reuse"
 [ $(((whole_alone + select_alone) * 50)) -le $((2 * count)) ] || fail "more than 2 of 50 items are right in one way alone"

@@ -101,6 +101,12 @@ static void the_right_bytes_or_none(void **unused)
             uint32_t i = draw(draw(2) ? NAMES : NAMES / 8);
             double importance = draw(1000) / 1000.0;
             struct run_name n = name(i);
+            if (draw(50) == 0) {
+                run_cache_drop(cache, &n);
+                assert_false(use(cache, i, importance));
+                put[i] = false;
+                continue;
+            }
             if (draw(2)) {
                 bool there = use(cache, i, importance);
                 assert_true(put[i] || !there);
@@ -111,6 +117,10 @@ static void the_right_bytes_or_none(void **unused)
             run_cache_put(cache, &n, importance, entries_of(i));
             n_put += !put[i];
             put[i] = true;
+        }
+        for (uint32_t i = 0; i < NAMES; i++) { /* what was dropped last has left room */
+            struct run_name n = name(i);
+            run_cache_put(cache, &n, 0, entries_of(i));
         }
         for (uint32_t i = 0; i < NAMES; i++)
             found += use(cache, i, 0);
