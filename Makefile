@@ -241,7 +241,7 @@ remote-drive: all ## a drive on a second host, with delay, loss, outages and str
 	@$(MAKE) --no-print-directory $(O)/tests/net/slow_link
 	@tests/long/remote_drive.sh
 
-soak: all ## mixed requests for MINUTES=60: memory, descriptors, files and step time stay flat (SEED, OUT=file)
+soak: all ## mixed requests for MINUTES=60: memory, descriptors and files stay flat, and step time, judged where the machine was quiet (SEED, OUT=file)
 	@tests/long/soak.sh $(if $(OUT),-o $(OUT))
 
 fuzz: deps ## run the fuzzers, FUZZ_SECONDS=30 each (FUZZ=name: that one alone; FUZZ_MINUTES: over and over; OUT=file)

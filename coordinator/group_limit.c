@@ -12,16 +12,17 @@ int group_limit_check(const struct group_limit *g, struct hill_why *why)
     uint64_t room = g->room < UINT64_MAX - g->held ? g->room + g->held : UINT64_MAX;
     if (g->weights + host + g->gpu_kv <= room)
         return 0;
-    bool own = g->own_memory(g->context);
-    if (own && host <= room)
+    bool alone = host > room; /* wherever the device has its memory */
+    if (!alone && g->own_memory(g->context))
         return 0;
-    if (!own)
+    if (!alone)
         snprintf(device, sizeof device, "weights of %.0f MiB, --gpu-kv-mb %.0f and ",
                  (double)g->weights / MIB, (double)g->gpu_kv / MIB);
     if (g->prefix_cache)
         snprintf(cache, sizeof cache, " and --prefix-cache-mb %.0f", (double)g->prefix_cache / MIB);
     return hill_fail(why, HILL_E_NOMEM,
-                     "%s--hot-mb %.0f%s do not fit into the %.0f MiB that the memory limit of "
+                     "%s--hot-mb %.0f%s %s not fit into the %.0f MiB that the memory limit of "
                      "%.200s leaves",
-                     device, (double)g->hot / MIB, cache, (double)room / MIB, g->group);
+                     device, (double)g->hot / MIB, cache, alone && !g->prefix_cache ? "does" : "do",
+                     (double)room / MIB, g->group);
 }

@@ -21,7 +21,7 @@
 #include "coordinator/request_book.h"
 #include "coordinator/supervisor.h"
 
-#define TRACE_TURNS 16u /* more than begin and end between two looks of who watches the stages */
+#define TRACE_TURNS 16u /* of a sequence: who watches the stages looks five times a second */
 
 /* Whose a sequence is and has been: a ring. */
 struct trace_turns {

@@ -60,7 +60,8 @@ struct generation {
     struct text_buffer sure;   /* what the stop strings have let go, on its way to the reader */
     struct logprobs logprobs;
     struct follower follower;
-    bool counted; /* in gateway.generating */
+    uint64_t accepted; /* the number that the coordinator gave last; 0: none yet */
+    bool counted;      /* in gateway.generating */
     bool cancelling;
     int64_t begun_ns, token_ns; /* token_ns: of the newest; 0: none yet */
     struct looks looks;

@@ -257,11 +257,13 @@ void generate_cancel(struct job *job)
 /* Its head says the number; one that is out stays. */
 static void take_number(struct job *job, uint64_t request)
 {
-    if (job->request == request)
+    uint64_t before = job->generation.accepted;
+    if (before == request)
         return;
-    if (job->request)
+    job->generation.accepted = request;
+    if (before)
         log_info("request %" PRIu64 " goes on as request %" PRIu64 ": its token log is lost",
-                 job->request, request);
+                 before, request);
     if (!job->stream)
         name_answer(job, request);
 }

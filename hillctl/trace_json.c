@@ -37,11 +37,19 @@ static uint32_t process_of(struct trace_collection *c, const Hill__TraceAnswer *
     return c->n_processes++;
 }
 
-/* Those that are new: each answer has a sequence's newest ones, in order. */
+static void add_turn(struct trace_collection *c, uint32_t sequence, uint64_t request,
+                     int64_t since_ns)
+{
+    c->known_ns[sequence] = since_ns;
+    c->turns[c->n_turns++] = (struct traced_turn){request, since_ns, sequence};
+}
+
+/* Those that are new: each answer has a sequence's newest ones, in order. Where the newest that is
+ * known is not among them, others were lost behind it: whose the spans were is not known. */
 static int collect_turns(struct trace_collection *c, const Hill__TraceAnswer *answer)
 {
-    if (c->n_turns + answer->n_turns > c->turns_room) {
-        size_t room = 2 * (c->n_turns + answer->n_turns);
+    if (c->n_turns + 2 * answer->n_turns > c->turns_room) {
+        size_t room = 2 * (c->n_turns + 2 * answer->n_turns);
         struct traced_turn *turns = realloc(c->turns, room * sizeof *turns);
         if (!turns)
             return HILL_E_NOMEM;
@@ -50,11 +58,13 @@ static int collect_turns(struct trace_collection *c, const Hill__TraceAnswer *an
     }
     for (size_t i = 0; i < answer->n_turns; i++) {
         const Hill__SequenceTurn *turn = answer->turns[i];
-        if (turn->since_ns <= c->known_ns[turn->sequence])
+        bool oldest = i == 0 || answer->turns[i - 1]->sequence != turn->sequence;
+        int64_t known_ns = c->known_ns[turn->sequence];
+        if (turn->since_ns <= known_ns)
             continue;
-        c->known_ns[turn->sequence] = turn->since_ns;
-        c->turns[c->n_turns++] =
-            (struct traced_turn){turn->request_id, turn->since_ns, turn->sequence};
+        if (oldest && known_ns > 0 && known_ns + 1 < turn->since_ns)
+            add_turn(c, turn->sequence, 0, known_ns + 1);
+        add_turn(c, turn->sequence, turn->request_id, turn->since_ns);
     }
     return 0;
 }

@@ -5,7 +5,8 @@
  * for every process and stage, a complete event ("X") for every span with request, sequence, step,
  * layer and bytes as its arguments, and a flow that joins the spans of one query of a decode step
  * across the processes. The coordinator says which request had which sequence when; a span that
- * began while nobody had its sequence has no request. What was lost stands in the file's metadata.
+ * began while nobody had its sequence, or while more of them came and went than the coordinator
+ * keeps between two looks, has no request. What was lost stands in the file's metadata.
  * Who calls it: trace.c. Failure: HILL_E_NOMEM; writing, the stream's error flag.
  */
 #ifndef HILL_HILLCTL_TRACE_JSON_H

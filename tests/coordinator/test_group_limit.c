@@ -62,9 +62,17 @@ static void test_a_device_with_memory_of_its_own_does_not(void **state)
     struct hill_why why = {""};
     assert_int_equal(check(179 * MIB, 0, true, 1, &why), 0);
     assert_int_equal(check(50 * MIB, 0, true, 1, &why), 0);
-    assert_int_equal(check(49 * MIB, 0, true, 1, &why), HILL_E_NOMEM);
-    assert_string_equal(why.text, "--hot-mb 50 do not fit into the 49 MiB that the memory limit of "
-                                  "/sys/fs/cgroup/app leaves");
+}
+
+static void test_hot_alone_over_the_room_asks_nobody(void **state)
+{
+    (void)state;
+    struct hill_why why = {""};
+    for (int own = 0; own < 2; own++) {
+        assert_int_equal(check(49 * MIB, 0, own, 0, &why), HILL_E_NOMEM);
+        assert_string_equal(why.text, "--hot-mb 50 does not fit into the 49 MiB that the memory "
+                                      "limit of /sys/fs/cgroup/app leaves");
+    }
 }
 
 static void test_what_a_killed_pipeline_holds_is_free(void **state)
@@ -83,6 +91,7 @@ int main(void)
         cmocka_unit_test(test_what_fits_asks_nobody),
         cmocka_unit_test(test_a_device_in_the_hosts_memory_counts),
         cmocka_unit_test(test_a_device_with_memory_of_its_own_does_not),
+        cmocka_unit_test(test_hot_alone_over_the_room_asks_nobody),
         cmocka_unit_test(test_what_a_killed_pipeline_holds_is_free),
     };
     return cmocka_run_group_tests_name("group_limit", tests, NULL, NULL);

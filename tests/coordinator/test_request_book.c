@@ -696,7 +696,6 @@ static void test_who_returns_gets_its_slot_before_all_others(void **state)
     assert_false(on_none->returns);
 }
 
-/* One that is over and those that came after it on its slot, in whatever order logs are found. */
 /* What a client reads counts requests alone, however often they were sent to the workers. */
 static void test_attempts_take_no_requests_number(void **state)
 {
@@ -711,6 +710,7 @@ static void test_attempts_take_no_requests_number(void **state)
     request_destroy(next);
 }
 
+/* One that is over and those that came after it on its slot, in whatever order logs are found. */
 static void test_of_two_on_a_slot_the_newest_returns(void **state)
 {
     (void)state;

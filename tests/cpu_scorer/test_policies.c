@@ -127,12 +127,12 @@ static void drives_read_at_once(uint32_t policy)
     struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &how, 0);
     gpu_prefill(q);
     assert_int_equal(gpu_decode(q), 0);
-    uint32_t before[RIG_DRIVES];
-    for (uint32_t d = 0; d < RIG_DRIVES; d++)
-        before[d] = reads(r, d);
     struct rig_question asked;
     atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
     rig_settle(r); /* it takes no record any more */
+    uint32_t before[RIG_DRIVES];
+    for (uint32_t d = 0; d < RIG_DRIVES; d++)
+        before[d] = reads(r, d);
     gpu_ask(q, 0, q->n, true, &asked);
     int64_t deadline = clock_deadline_ms(60000);
     while (reads(r, 1) == before[1] || reads(r, 2) == before[2]) {

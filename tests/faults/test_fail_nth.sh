@@ -56,7 +56,7 @@ fail_once() {
 up "${options[@]}" || fail "up"
 request "$work/plain" || fail "undisturbed: $(cat "$work/plain.err")"
 undisturbed=$(answer "$work/plain")
-answered=0 refused=0 tried=0
+answered=0 refused=0 tried=0 spec=-
 trap 'echo "stopped at $spec: $tried calls, $failures checks failed" && exit 1' TERM
 declare -A over=()
 for n in "${times[@]}"; do

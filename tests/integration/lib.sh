@@ -31,11 +31,13 @@ model_file() {
 
 cleanup() {
     local pids
-    pids=$(pgrep -f -- "--run-dir $run_dir" || true)
+    pids=$(pgrep -f -- "--run-dir $work/" || true) # also in run folders of its own, which a part of the test has
     # shellcheck disable=SC2086  # a list of numbers
     [ -z "$pids" ] || kill -KILL $pids 2>/dev/null
-    # shellcheck disable=SC2046  # names without spaces
-    (cd /dev/shm && rm -f -- $(segments)) # of a pipeline that was killed, as when the test ran out of time
+    for run_dir in "$work/run" "$work"/*/run; do
+        # shellcheck disable=SC2046  # names without spaces
+        (cd /dev/shm && rm -f -- $(segments)) # of a pipeline that was killed, as when the test ran out of time
+    done
     rm -rf "$work"
 }
 trap cleanup EXIT

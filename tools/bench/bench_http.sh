@@ -44,8 +44,13 @@ tokens of a request; p50 and p99 are those of /metrics, between the bounds of a 
 | answers | left | gaps | p50, ms | p99, ms |
 |---:|---:|---:|---:|---:|
 END
-awk '/ gaps between tokens/ {gaps = $1; p50 = $6 * 1e3; p99 = $9 * 1e3}
-    / answers, .* left, / {printf "| %s | %s | %s | %.2f | %.2f |\n", $1, $3, gaps, p50, p99}' "$work/clients"
+# "p50 0.0123 s", or "p50 over 2.5 s" behind the last bucket
+awk 'function ms(name,   i) {
+        for (i = 1; $i != name; i++) if (i > NF) return "?"
+        return $(i + 1) == "over" ? "over " $(i + 2) * 1e3 : sprintf("%.2f", $(i + 1) * 1e3)
+    }
+    / gaps between tokens/ {gaps = $1; p50 = ms("p50"); p99 = ms("p99")}
+    / answers, .* left, / {printf "| %s | %s | %s | %s | %s |\n", $1, $3, gaps, p50, p99}' "$work/clients"
 cat <<END
 
 | process | memory after a quarter, KiB | at the end | descriptors before | at the end |
