@@ -31,6 +31,7 @@ way_to() { # POINT
 # The time at which it dies: the third, or the first where there is but one in a request.
 time_of() { # POINT
     case $1 in
+    demote.pages) echo 1 ;; # most of what goes down has its copy there still
     begin.* | drain.* | prefill.* | session.* | restore.* | format.* | epoch.* | done.* | end.* | trim.* | directory.*) echo 1 ;;
     *) echo "${FAULT_TIME:-3}" ;;
     esac

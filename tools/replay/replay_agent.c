@@ -108,6 +108,8 @@ static void compare_completion(struct replay *r, const struct record_completion 
     then.flash_read_bytes = now->flash_read_bytes;
     then.flash_write_bytes = now->flash_write_bytes;
     then.busy_ns = now->busy_ns;
+    if (now->status == 0)
+        then.detail = now->detail; /* was it read ahead? */
     if (memcmp(&then, now, sizeof then) != 0)
         differs(r, "the completion");
 }
@@ -122,6 +124,8 @@ static void take_output(struct replay *r, struct shm_ring_end *end)
             memcpy(&completion, payload, sizeof completion);
             r->busy_ns += (int64_t)completion.busy_ns;
             completion.busy_ns = 0;
+            if (completion.status == 0)
+                completion.detail = 0;
             compare_completion(r, &completion);
             XXH64_update(r->hash, &completion, sizeof completion);
         } else {
