@@ -12,6 +12,7 @@ export HILL_FAULT_FILE # where the processes look for a spec: set by each walk
 head -c 700 "$text" >"$work/prompt"
 options=(-m "$PWD/models/hill-ref.gguf" -c 1024 --budget 64 --hot-mb 4 --cold-mb 16 --beta 0.5 -t 1)
 ask=(-f "$work/prompt" -n 56 --temp 0 --ignore-eos --json)
+ask_long=("${ask[@]/#56/300}")
 
 answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 
@@ -24,6 +25,7 @@ way_to() { # POINT
     drain.*) echo detach ;;
     format.*) echo start ;;
     epoch.*) echo epoch ;;
+    demote.pages) echo long ;; # slots of copies are written over when there are copies of half of what is cold
     *) echo ask ;;
     esac
 }
@@ -31,7 +33,6 @@ way_to() { # POINT
 # The time at which it dies: the third, or the first where there is but one in a request.
 time_of() { # POINT
     case $1 in
-    demote.pages) echo 1 ;; # most of what goes down has its copy there still
     begin.* | drain.* | prefill.* | session.* | restore.* | format.* | epoch.* | done.* | end.* | trim.* | directory.*) echo 1 ;;
     *) echo "${FAULT_TIME:-3}" ;;
     esac
@@ -60,6 +61,7 @@ request() {
     save) hillctl generate "${ask[@]}" --save "$own/saved" ;;
     restore) hillctl restore "$work/session" -n 12 --json ;;
     detach) detached_meanwhile ;;
+    long) hillctl generate "${ask_long[@]}" ;;
     *) hillctl generate "${ask[@]}" ;;
     esac >"$2" 2>"$2.err" </dev/null
 }
@@ -72,6 +74,7 @@ try_point() { # PROCESS POINT
     spec=$1:$2:$action:$(time_of "$2")
     way=$(way_to "$2")
     [ "$way" != restore ] || expected=$restored
+    [ "$way" != long ] || expected=$long
     [ "$way" = start ] || set_spec "$spec"
     if [ "$way" = epoch ]; then
         kill_worker cpu_scorer
@@ -93,12 +96,13 @@ try_point() { # PROCESS POINT
 
 # A pipeline of its own for a point of each process: a second death of the same worker would wait longer for its start.
 try_group() { # PROCESS:POINT...
-    local point first=$1
+    local point first=$1 how=("${options[@]}")
+    [ "$(way_to "${first#*:}")" != long ] || how=("${options[@]/#0.5/2}") # less of it is cold
     if [ "$(way_to "${first#*:}")" = start ]; then
         rm -rf "$state_dir"
         set_spec "$first:$action:1"
     fi
-    up "${options[@]}" || return 1
+    up "${how[@]}" || return 1
     for point; do
         try_point "${point%%:*}" "${point#*:}"
     done
@@ -123,6 +127,8 @@ run_json "$work/plain" "${options[@]}" "${ask[@]}" --session-save "$work/session
 undisturbed=$(answer "$work/plain")
 run_json "$work/restored" "${options[@]}" --session-restore "$work/session" -n 12 || fail "restored: $(cat "$work/restored.err")"
 restored=$(answer "$work/restored")
+run_json "$work/long" "${options[@]}" "${ask_long[@]}" || fail "undisturbed, long: $(cat "$work/long.err")"
+long=$(answer "$work/long")
 expect "entries move down and up" "$(jq '.moves.demoted > 0 and .moves.promoted > 0' "$work/plain")" true
 
 # --- all points: in a group the agent's first, since a start is one of its ways, and the coordinator's last
