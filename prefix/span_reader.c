@@ -6,9 +6,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "base/whole_io.h"
-
 #include "base/clock.h"
+#include "base/whole_io.h"
 
 #define READERS  4u
 #define CLOSE_MS 2000 /* for reads that have begun; a drive that works needs milliseconds */
