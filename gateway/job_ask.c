@@ -19,17 +19,13 @@ HILL_EMBED(gateway_page, "gateway/page.html");
 static void ask_status(struct job *job)
 {
     Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    job_call(job, &message);
+    job_call(job, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &request));
 }
 
 static void ask_tokenize(struct job *job)
 {
     const struct order *o = &job->order;
     Hill__Tokenize tokenize = HILL__TOKENIZE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *list[] = {&piece};
     piece.text = (ProtobufCBinaryData){o->prompt_bytes, (uint8_t *)o->prompt};
     piece.kind =
@@ -38,20 +34,15 @@ static void ask_tokenize(struct job *job)
     tokenize.n_pieces = 1;
     tokenize.add_bos = o->add_special;
     tokenize.with_pieces = o->with_pieces;
-    message.body_case = HILL__MESSAGE__BODY_TOKENIZE;
-    message.tokenize = &tokenize;
-    job_call(job, &message);
+    job_call(job, &PROTO_MESSAGE(TOKENIZE, tokenize, &tokenize));
 }
 
 static void ask_detokenize(struct job *job)
 {
     Hill__Detokenize detokenize = HILL__DETOKENIZE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     detokenize.tokens = job->order.ids;
     detokenize.n_tokens = job->order.n_ids;
-    message.body_case = HILL__MESSAGE__BODY_DETOKENIZE;
-    message.detokenize = &detokenize;
-    job_call(job, &message);
+    job_call(job, &PROTO_MESSAGE(DETOKENIZE, detokenize, &detokenize));
 }
 
 /* ---- what is known --------------------------------------------------------------------------- */

@@ -39,34 +39,25 @@ static void ask_for_tokens(struct upstream *up)
 {
     static const char text[] = FILL_BEFORE FILL_AFTER FILL_WANTED;
     Hill__Tokenize tokenize = HILL__TOKENIZE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *list[] = {&piece};
     piece.text = (ProtobufCBinaryData){sizeof text - 1, (uint8_t *)text};
     piece.kind = HILL__PROMPT_KIND__PROMPT_SPECIAL;
     tokenize.pieces = list;
     tokenize.n_pieces = 1;
-    message.body_case = HILL__MESSAGE__BODY_TOKENIZE;
-    message.tokenize = &tokenize;
-    client_send(&up->client, &message, NULL);
+    client_send(&up->client, &PROTO_MESSAGE(TOKENIZE, tokenize, &tokenize), NULL);
 }
 
 static void ask_status(struct upstream *up)
 {
     Hill__StatusRequest status = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &status;
-    client_send(&up->client, &message, NULL);
+    client_send(&up->client, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &status), NULL);
 }
 
 static void ask(struct upstream *up)
 {
     Hill__ModelInfoRequest model = HILL__MODEL_INFO_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     ask_for_tokens(up); /* first: its answer is there when the model is known */
-    message.body_case = HILL__MESSAGE__BODY_MODEL_INFO_REQUEST;
-    message.model_info_request = &model;
-    client_send(&up->client, &message, NULL);
+    client_send(&up->client, &PROTO_MESSAGE(MODEL_INFO_REQUEST, model_info_request, &model), NULL);
     ask_status(up);
 }
 

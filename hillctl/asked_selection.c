@@ -67,9 +67,8 @@ int asked_selection_make(const struct options *options, struct client *client, H
                          struct hill_why *why)
 {
     Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *reply = NULL;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
+    Hill__Message *reply = NULL;
+    Hill__Message message = PROTO_MESSAGE(STATUS_REQUEST, status_request, &request);
     int code = client_call(client, &message, HILL__MESSAGE__BODY_STATUS_REPLY, CLIENT_ANSWER_MS,
                            &reply, why);
     if (code)

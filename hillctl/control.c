@@ -217,13 +217,10 @@ int command_attach(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__Attach attach = HILL__ATTACH__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     unsigned said = options_positional_count(c.options);
     attach.url = (char *)(said > 0 ? options_positional(c.options, 0) : "");
     attach.csd_model = (char *)(said > 1 ? options_positional(c.options, 1) : "");
-    message.body_case = HILL__MESSAGE__BODY_ATTACH;
-    message.attach = &attach;
-    return change(&c, &message);
+    return change(&c, &PROTO_MESSAGE(ATTACH, attach, &attach));
 }
 
 int command_detach(int argc, char **argv)
@@ -239,12 +236,9 @@ int command_detach(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__Detach detach = HILL__DETACH__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     detach.url =
         (char *)(options_positional_count(c.options) ? options_positional(c.options, 0) : "");
-    message.body_case = HILL__MESSAGE__BODY_DETACH;
-    message.detach = &detach;
-    return change(&c, &message);
+    return change(&c, &PROTO_MESSAGE(DETACH, detach, &detach));
 }
 
 int command_stop(int argc, char **argv)
@@ -258,9 +252,6 @@ int command_stop(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     shutdown.graceful = true;
-    message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
-    message.shutdown = &shutdown;
-    return change(&c, &message);
+    return change(&c, &PROTO_MESSAGE(SHUTDOWN, shutdown, &shutdown));
 }

@@ -12,10 +12,8 @@ int conversation_open(struct conversation *c, struct client *client, const char 
                       struct hill_why *why)
 {
     Hill__ModelInfoRequest request = HILL__MODEL_INFO_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     *c = (struct conversation){0};
-    message.body_case = HILL__MESSAGE__BODY_MODEL_INFO_REQUEST;
-    message.model_info_request = &request;
+    Hill__Message message = PROTO_MESSAGE(MODEL_INFO_REQUEST, model_info_request, &request);
     int code = client_call(client, &message, HILL__MESSAGE__BODY_MODEL_INFO, CLIENT_ANSWER_MS,
                            &c->info, why);
     if (code)

@@ -22,10 +22,9 @@ static int show(struct short_command *c, struct hill_why *why)
 static int change(struct short_command *c, const char *text, struct hill_why *why)
 {
     Hill__CsdModelChange body = HILL__CSD_MODEL_CHANGE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *answer;
+    Hill__Message *answer;
     body.text = (char *)text;
-    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL_CHANGE;
-    message.csd_model_change = &body;
+    Hill__Message message = PROTO_MESSAGE(CSD_MODEL_CHANGE, csd_model_change, &body);
     int code = client_call(&c->client, &message, HILL__MESSAGE__BODY_REPLY, CLIENT_ANSWER_MS,
                            &answer, why);
     if (code != 0)

@@ -111,7 +111,6 @@ static int take_prompt(struct generation *g, struct hill_why *why)
 static int send_restore(struct generation *g, const struct options *options, struct hill_why *why)
 {
     Hill__RestoreSession restore = HILL__RESTORE_SESSION__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Selection selection;
     int code = g->selects ? asked_selection_make(options, &g->client, &selection, why) : 0;
     if (code)
@@ -131,8 +130,7 @@ static int send_restore(struct generation *g, const struct options *options, str
     restore.n_pieces = g->prompt && !g->n_ids ? 1 : 0;
     restore.token_ids = g->ids;
     restore.n_token_ids = g->n_ids;
-    message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
-    message.restore_session = &restore;
+    Hill__Message message = PROTO_MESSAGE(RESTORE_SESSION, restore_session, &restore);
     return exchange_send_order(&g->exchange, &message, why);
 }
 

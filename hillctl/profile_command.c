@@ -44,10 +44,9 @@ int command_profile(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__ProfileRequest request = HILL__PROFILE_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *result = NULL;
+    Hill__Message *result = NULL;
     struct hill_why why = {""};
-    message.body_case = HILL__MESSAGE__BODY_PROFILE_REQUEST;
-    message.profile_request = &request;
+    Hill__Message message = PROTO_MESSAGE(PROFILE_REQUEST, profile_request, &request);
     int code = client_call(&c.client, &message, HILL__MESSAGE__BODY_PROFILE_RESULT,
                            CLIENT_ANSWER_MS, &result, &why);
     if (code == 0 && options_flag(c.options, "json")) {

@@ -42,9 +42,7 @@ int short_command_end(struct short_command *c, int code, const struct hill_why *
 int short_command_status(struct short_command *c, Hill__Message **out, struct hill_why *why)
 {
     Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
+    Hill__Message message = PROTO_MESSAGE(STATUS_REQUEST, status_request, &request);
     return client_call(&c->client, &message, HILL__MESSAGE__BODY_STATUS_REPLY, CLIENT_ANSWER_MS,
                        out, why);
 }

@@ -39,7 +39,6 @@ void follower_finish(struct follower *f)
 static int send_follow(struct follower *f)
 {
     Hill__Follow follow = HILL__FOLLOW__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     f->serial = ++f->follows;
     f->answered = f->cut = false;
     follow.key = f->key;
@@ -47,9 +46,7 @@ static int send_follow(struct follower *f)
     follow.tokens = f->tokens;
     follow.n_tokens = f->n_tokens;
     follow.text_bytes = f->text_bytes;
-    message.body_case = HILL__MESSAGE__BODY_FOLLOW;
-    message.follow = &follow;
-    return proto_send(f->socket, NULL, &message);
+    return proto_send(f->socket, NULL, &PROTO_MESSAGE(FOLLOW, follow, &follow));
 }
 
 static int take_accepted(struct follower *f, const Hill__Accepted *accepted)
@@ -94,10 +91,8 @@ static int take_text(struct follower *f, const Hill__Text *text)
 static int take_summary(struct follower *f)
 {
     Hill__Delivered delivered = HILL__DELIVERED__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     delivered.request_id = f->id;
-    message.body_case = HILL__MESSAGE__BODY_DELIVERED;
-    message.delivered = &delivered;
+    Hill__Message message = PROTO_MESSAGE(DELIVERED, delivered, &delivered);
     proto_send(f->socket, NULL, &message); /* lost: the coordinator waits for it in vain */
     return FOLLOWER_TAKEN;
 }

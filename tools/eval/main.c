@@ -189,9 +189,8 @@ static int ask_model(const char *run_dir, struct subject *subject, struct hill_w
 {
     struct client client;
     Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *reply = NULL;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
+    Hill__Message *reply = NULL;
+    Hill__Message message = PROTO_MESSAGE(STATUS_REQUEST, status_request, &request);
     int code = client_open(&client, run_dir, why);
     if (code)
         return code;
