@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "chat/chat_prompt.h"
 
 int conversation_open(struct conversation *c, struct client *client, const char *system,
@@ -39,17 +40,11 @@ void conversation_close(struct conversation *c)
 int conversation_add(struct conversation *c, enum chat_role role, const char *text, uint64_t bytes,
                      struct hill_why *why)
 {
-    if (c->count == c->room) {
-        unsigned room = c->room * 2 + 8;
-        struct chat_message *larger = realloc(c->messages, room * sizeof *larger);
-        if (!larger)
-            return hill_fail(why, HILL_E_NOMEM, "out of memory for the conversation");
-        c->messages = larger;
-        c->room = room;
-    }
     char *copy = malloc(bytes + 1);
-    if (!copy)
+    if (!copy || !GROW(c->messages, c->room, c->count + 1)) {
+        free(copy);
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the conversation");
+    }
     memcpy(copy, bytes ? text : "", bytes);
     copy[bytes] = '\0';
     c->messages[c->count++] = (struct chat_message){role, copy, bytes};

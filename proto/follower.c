@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/grow.h"
 #include "proto/client.h"
 
 static void name(Hill__Message *order, uint64_t key)
@@ -76,14 +77,8 @@ static int take_text(struct follower *f, const Hill__Text *text)
     f->text_bytes += text->text.len;
     if (text->token == UINT32_MAX) /* more text of the token before */
         return FOLLOWER_TAKEN;
-    if (f->n_tokens == f->tokens_room) {
-        size_t room = f->tokens_room * 2 + 64;
-        uint32_t *larger = realloc(f->tokens, room * sizeof *larger);
-        if (!larger)
-            return HILL_E_NOMEM;
-        f->tokens = larger;
-        f->tokens_room = room;
-    }
+    if (!GROW(f->tokens, f->tokens_room, f->n_tokens + 1))
+        return HILL_E_NOMEM;
     f->tokens[f->n_tokens++] = text->token;
     return FOLLOWER_TAKEN;
 }
