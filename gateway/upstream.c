@@ -47,18 +47,12 @@ static void ask_for_tokens(struct upstream *up)
     client_send(&up->client, &PROTO_MESSAGE(TOKENIZE, tokenize, &tokenize), NULL);
 }
 
-static void ask_status(struct upstream *up)
-{
-    Hill__StatusRequest status = HILL__STATUS_REQUEST__INIT;
-    client_send(&up->client, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &status), NULL);
-}
-
 static void ask(struct upstream *up)
 {
     Hill__ModelInfoRequest model = HILL__MODEL_INFO_REQUEST__INIT;
     ask_for_tokens(up); /* first: its answer is there when the model is known */
     client_send(&up->client, &PROTO_MESSAGE(MODEL_INFO_REQUEST, model_info_request, &model), NULL);
-    ask_status(up);
+    client_ping(&up->client, NULL);
 }
 
 static void connect_now(struct upstream *up)
@@ -129,7 +123,7 @@ static void watch(struct upstream *up, bool watched, int64_t now_ns)
         up->heard_ns = now_ns; /* watched from now on, or it was this process that stood still */
     if (!up->asked_ns || now_ns - up->asked_ns > CLOCK_MS(PING_MS)) {
         up->asked_ns = now_ns;
-        ask_status(up);
+        client_ping(&up->client, NULL);
     }
 }
 

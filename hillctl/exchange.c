@@ -76,8 +76,7 @@ static void send_cancel(struct exchange *x)
 
 static void send_ping(struct exchange *x)
 {
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    client_send(x->client, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &request), NULL);
+    client_ping(x->client, NULL);
     x->last_ping_ns = clock_now_ns();
 }
 

@@ -172,12 +172,8 @@ static int print_result(struct generation *g, int code, struct hill_why *why)
     g->exchange.report.code = code;
     g->exchange.report.why = why->text;
     if (g->options.json) {
-        json_t *object = report_json(&g->exchange.report);
-        if (!object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0 ||
-            fputc('\n', stdout) == EOF || fflush(stdout) != 0)
-            code =
-                code != 0 ? code : hill_fail(why, HILL_E_IO, "writing the JSON to stdout failed");
-        json_decref(object);
+        int written = report_write_json(report_json(&g->exchange.report), code ? NULL : why);
+        code = code ? code : written;
     } else if (g->exchange.report.text_bytes) {
         fputc('\n', stdout);
         fflush(stdout);

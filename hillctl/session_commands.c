@@ -47,12 +47,6 @@ int session_path_to_write(char out[HILL_PATH_BYTES], const char *given, struct h
                      strerror(err));
 }
 
-static int send_ping(struct client *client, struct hill_why *why)
-{
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    return client_send(client, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &request), why);
-}
-
 /* A prompt may have to be computed first: as long as the coordinator lives. */
 static int await_reply(struct client *client, struct hill_why *why)
 {
@@ -77,7 +71,7 @@ static int await_reply(struct client *client, struct hill_why *why)
         } else if (clock_now_ns() - heard_ns > CLOCK_MS(CLIENT_ANSWER_MS)) {
             return hill_fail(why, HILL_E_PEER_GONE, "the pipeline in %s stopped answering",
                              client->run_dir);
-        } else if ((code = send_ping(client, why))) {
+        } else if ((code = client_ping(client, why))) {
             return code;
         }
     }

@@ -450,7 +450,7 @@ static int pause_for_keys(struct top *t, int64_t until_ns, struct hill_why *why)
 static int refresh(struct top *t, struct hill_why *why)
 {
     Hill__Message *answer;
-    int code = short_command_status(&t->command, &answer, why);
+    int code = client_status(&t->command.client, CLIENT_ANSWER_MS, &answer, why);
     if (code != 0)
         return code;
     proto_free(t->before);

@@ -179,3 +179,17 @@ int client_call(struct client *client, const Hill__Message *request,
         proto_free(message);
     }
 }
+
+int client_status(struct client *client, int64_t patience_ms, Hill__Message **out,
+                  struct hill_why *why)
+{
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    return client_call(client, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &request),
+                       HILL__MESSAGE__BODY_STATUS_REPLY, patience_ms, out, why);
+}
+
+int client_ping(struct client *client, struct hill_why *why)
+{
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    return client_send(client, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &request), why);
+}

@@ -91,9 +91,7 @@ static int send_job(struct asker *a, struct slot *slot, const struct job *job, s
 
 static void send_ping(struct asker *a)
 {
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = PROTO_MESSAGE(STATUS_REQUEST, status_request, &request);
-    client_send(a->client, &message, NULL); /* one that is lost is followed by another */
+    client_ping(a->client, NULL); /* one that is lost is followed by another */
     a->last_ping_ns = clock_now_ns();
 }
 
