@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/moves.h"
 #include "cpu_scorer/query_records.h"
