@@ -66,7 +66,7 @@ int proto_decode(const void *frame, size_t frame_bytes, const void *body, size_t
 
 /* A device model out of a message (NULL: off), and into one. */
 struct csd_model proto_csd_model(const Hill__CsdModel *message);
-void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *model);
+void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *in);
 
 /* "gpu_worker", ... (JSON and log names). */
 const char *proto_role_name(Hill__Role role);
