@@ -168,21 +168,11 @@ static bool admit(struct job *job, enum order_kind kind)
 
 static void begin_chat(struct job *job)
 {
-    struct gateway *g = job->gateway;
     struct call_reader *reader = &job->generation.reader;
-    struct api_error error;
-    const struct chat_format *format = chat_prompt_format(upstream_model(&g->upstream));
-    if (tools_tell(&job->order, format, &error)) {
-        job_refuse(job, &error);
-        return;
-    }
+    const struct chat_format *format = chat_prompt_format(upstream_model(&job->gateway->upstream));
+    job_render(job, format);
     reader->id = client_random();
     reader->form = job->order.tools ? chat_format_tools(format) : CHAT_TOOLS_NONE;
-    job->state = JOB_RENDERING;
-    job->render =
-        render_start(g->upstream.info, job->order.messages, job->order.n_messages, g->render_fd);
-    if (!job->render)
-        job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
 }
 
 void generate_begin(struct job *job)
