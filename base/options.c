@@ -94,22 +94,11 @@ int options_read_size(const char *text, uint64_t *bytes)
     if (read_real_prefix(text, &value, &rest) || value < 0)
         return HILL_E_INVALID;
     if (*rest) {
-        const char *suffix = strchr("KMGT", toupper((unsigned char)*rest));
+        static const char suffixes[] = "KMGT";
+        const char *suffix = strchr(suffixes, toupper((unsigned char)*rest));
         if (!suffix || rest[1])
             return HILL_E_INVALID;
-        switch (*suffix) {
-        case 'K':
-            unit = 0x1p10;
-            break;
-        case 'M':
-            unit = 0x1p20;
-            break;
-        case 'G':
-            unit = 0x1p30;
-            break;
-        default:
-            unit = 0x1p40;
-        }
+        unit = ldexp(1, 10 * (int)(suffix - suffixes + 1));
     }
     value *= unit;
     if (!(value <= 0x1p60))

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -79,4 +80,16 @@ void process_usage(uint64_t *cpu_ms, uint64_t *rss_bytes)
     if (file)
         fclose(file);
     *rss_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+int process_signals(bool hangup)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    if (hangup)
+        sigaddset(&set, SIGHUP);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }

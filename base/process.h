@@ -1,5 +1,5 @@
 /*
- * base/process.h - is that process still the one we knew, and what does this one use?
+ * base/process.h - is that process still the one we knew, and what does this one use, and hear?
  * A process is identified by pid and start time (field 22 of /proc/PID/stat), so that a recycled
  * pid is not taken for it. Zombies count as dead. Concurrency: stateless.
  */
@@ -21,5 +21,9 @@ bool process_kill(int32_t pid, uint64_t start_time, int wait_ms);
 /* Of this process: CPU time so far (user and system) and resident bytes (shared memory included; 0:
  * unknown). */
 void process_usage(uint64_t *cpu_ms, uint64_t *rss_bytes);
+
+/* SIGINT and SIGTERM, with hangup also SIGHUP, as a descriptor, blocked in this thread and in those
+ * that it starts. -1: errno says why. */
+int process_signals(bool hangup);
 
 #endif

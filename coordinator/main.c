@@ -14,13 +14,13 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <fcntl.h>
 
 #include "base/clock.h"
 #include "base/harden.h"
+#include "base/process.h"
 #include "coordinator/pipeline.h"
 
 #define DESCRIPTORS     4096u
@@ -47,16 +47,9 @@ static const struct option_spec own_specs[] = {
 
 static int open_signals(struct hill_why *why)
 {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
-    sigprocmask(SIG_BLOCK, &set,
-                NULL); /* before ZeroMQ starts its threads, which inherit the mask */
+    int fd = process_signals(true); /* before ZeroMQ starts its threads, which inherit the mask */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, with its line */
-    int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     return fd >= 0 ? fd
                    : hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s",
                                strerror(errno));

@@ -80,12 +80,10 @@ int router_to_client(struct router *r, const struct proto_address *to, const Hil
 
 static int reply(void *socket, const struct proto_address *to, int code, const char *text)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Reply body = HILL__REPLY__INIT;
     body.code = code;
     body.text = (char *)text;
-    message.body_case = HILL__MESSAGE__BODY_REPLY;
-    message.reply = &body;
+    Hill__Message message = PROTO_MESSAGE(REPLY, reply, &body);
     return to->length ? proto_send(socket, to, &message) : HILL_E_PEER_GONE;
 }
 

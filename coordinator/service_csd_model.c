@@ -25,11 +25,9 @@ void csd_model_take_change(void *owner, struct arrival *a)
         return;
     }
     sv->csd_model.changes++;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__CsdModel model;
     proto_set_csd_model(&model, &s->epoch.csd_model);
-    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL;
-    message.csd_model = &model;
+    Hill__Message message = PROTO_MESSAGE(CSD_MODEL, csd_model, &model);
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         if (worker_is_agent(w) && settings_several(s))
             proto_set_csd_model(&model, &s->drives[w - WORKER_AGENT].model);

@@ -268,12 +268,9 @@ void follow_take(void *owner, struct arrival *a)
         follow(sv, r, &a->from, order);
         return;
     }
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Accepted none = HILL__ACCEPTED__INIT;
     none.serial = order->serial;
-    message.body_case = HILL__MESSAGE__BODY_ACCEPTED;
-    message.accepted = &none;
-    router_to_client(sv->router, &a->from, &message);
+    router_to_client(sv->router, &a->from, &PROTO_MESSAGE(ACCEPTED, accepted, &none));
 }
 
 bool follow_instead(struct service *sv, const struct proto_address *from, uint64_t key)

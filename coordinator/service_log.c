@@ -85,7 +85,6 @@ static int create(struct service *sv, struct request *r, const Hill__Message *me
 void request_log_begin(struct service *sv, struct request *r)
 {
     struct hill_why why;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__RequestOrder order = HILL__REQUEST_ORDER__INIT;
     Hill__Prefill prefill = HILL__PREFILL__INIT;
     Hill__SessionFile restore, save;
@@ -107,9 +106,7 @@ void request_log_begin(struct service *sv, struct request *r)
     order.conversation = r->prefix.conversation;
     order.after = r->prefix.after;
     order.accepted_us = now_us();
-    message.body_case = HILL__MESSAGE__BODY_REQUEST_ORDER;
-    message.request_order = &order;
-    if (create(sv, r, &message, &why))
+    if (create(sv, r, &PROTO_MESSAGE(REQUEST_ORDER, request_order, &order), &why))
         log_warn("request %" PRIu64 ": %s; going on without a token log: should the coordinator "
                  "die, the request is lost",
                  r->id, why.text);
@@ -158,7 +155,6 @@ void request_logs_tell_taken(struct service *sv)
     uint64_t ids[REQUEST_PARALLEL_MAX];
     uint32_t tokens[REQUEST_PARALLEL_MAX];
     struct request *told[REQUEST_PARALLEL_MAX];
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Taken taken = HILL__TAKEN__INIT;
     for (struct request *r = sv->book.running; r; r = r->next) {
         if (!r->wire_id || r->n_taken == r->n_tokens)
@@ -172,9 +168,7 @@ void request_logs_tell_taken(struct service *sv)
     taken.request_ids = ids;
     taken.tokens = tokens;
     taken.n_tokens = taken.n_request_ids;
-    message.body_case = HILL__MESSAGE__BODY_TAKEN;
-    message.taken = &taken;
-    if (router_to_worker(sv->router, WORKER_GPU, &message))
+    if (router_to_worker(sv->router, WORKER_GPU, &PROTO_MESSAGE(TAKEN, taken, &taken)))
         return; /* said again; a worker that is gone begins anew */
     for (size_t i = 0; i < taken.n_request_ids; i++)
         told[i]->n_taken = tokens[i];

@@ -22,7 +22,6 @@ void model_take_info_request(void *owner, struct arrival *a)
 {
     struct service *sv = owner;
     const struct settings *s = sv->settings;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__ModelInfo info = HILL__MODEL_INFO__INIT;
     struct gguf_string text = {"", 0};
     gguf_get_string(s->model, "tokenizer.chat_template", &text);
@@ -33,9 +32,7 @@ void model_take_info_request(void *owner, struct arrival *a)
     info.eos_text =
         to_wire(gguf_string_at(s->model, "tokenizer.ggml.tokens", tokenizer_eos(s->tokenizer)));
     info.ctx_tokens = s->epoch.plan.ctx_tokens;
-    message.body_case = HILL__MESSAGE__BODY_MODEL_INFO;
-    message.model_info = &info;
-    router_to_client(sv->router, &a->from, &message);
+    router_to_client(sv->router, &a->from, &PROTO_MESSAGE(MODEL_INFO, model_info, &info));
 }
 
 /* ---- text as tokens, tokens as text --------------------------------------------------------- */
@@ -67,10 +64,7 @@ static int encode(const struct tokenizer *tokenizer, const Hill__Tokenize *order
 
 static void answer_tokens(struct service *sv, struct arrival *a, Hill__Tokens *tokens)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_TOKENS;
-    message.tokens = tokens;
-    int code = router_to_client(sv->router, &a->from, &message);
+    int code = router_to_client(sv->router, &a->from, &PROTO_MESSAGE(TOKENS, tokens, tokens));
     if (code == HILL_E_TOO_LONG)
         router_reply(sv->router, &a->from, code, "the answer is larger than a message can be");
 }

@@ -90,7 +90,6 @@ static bool is_wanted(const struct service *sv)
 
 static void tell_scorer(struct service *sv)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Balance balance = HILL__BALANCE__INIT;
     const struct epoch_settings *e = &sv->settings->epoch;
     double speeds[LAYOUT_DRIVES_MAX];
@@ -101,8 +100,7 @@ static void tell_scorer(struct service *sv)
     balance.beta = profile_beta(sv);
     balance.speeds = speeds;
     balance.n_speeds = e->csd_drives;
-    message.body_case = HILL__MESSAGE__BODY_BALANCE;
-    message.balance = &balance;
+    Hill__Message message = PROTO_MESSAGE(BALANCE, balance, &balance);
     router_to_worker(sv->router, WORKER_SCORER,
                      &message); /* one that is not there gets it with Configure */
 }
@@ -228,10 +226,8 @@ void profile_take_stages(void *owner, struct arrival *a)
 
 static void ask(struct service *sv, const struct proto_address *client, int64_t now_ns)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__ProfileRequest request = HILL__PROFILE_REQUEST__INIT;
-    message.body_case = HILL__MESSAGE__BODY_PROFILE_REQUEST;
-    message.profile_request = &request;
+    Hill__Message message = PROTO_MESSAGE(PROFILE_REQUEST, profile_request, &request);
     sv->profile.client = client ? *client : (struct proto_address){0};
     sv->profile.asked = true;
     sv->profile.late = false;
@@ -346,13 +342,11 @@ static void keep(struct service *sv, const struct profile *values)
 /* The client that asked gets what was measured. */
 static void answer(struct service *sv)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__ProfileResult result = HILL__PROFILE_RESULT__INIT;
     struct profile_wire wire;
     result.text = (char *)"";
     result.profile = profile_show(sv, &wire);
-    message.body_case = HILL__MESSAGE__BODY_PROFILE_RESULT;
-    message.profile_result = &result;
+    Hill__Message message = PROTO_MESSAGE(PROFILE_RESULT, profile_result, &result);
     if (!result.profile)
         router_reply(sv->router, &sv->profile.client, HILL_E_INVALID,
                      "the rates give no finite beta");

@@ -80,7 +80,6 @@ static void say_over(const struct request *r, Hill__FinishReason reason, int cod
 static void finish(struct service *sv, struct request *r, Hill__FinishReason reason, int code,
                    const char *text)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Summary summary = HILL__SUMMARY__INIT;
     Hill__Restarts restarts = HILL__RESTARTS__INIT;
     Hill__Selection selection;
@@ -133,13 +132,11 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     }
     summary.sequence = r->sequence;
     char *texts = request_fill_passages(sv, r, &summary);
-    message.body_case = HILL__MESSAGE__BODY_SUMMARY;
-    message.summary = &summary;
     session_save_lost(sv, r, code ? text : "it is over");
     request_leave_prefix(sv, r, reason != HILL__FINISH_REASON__FINISH_CANCEL && !code);
     say_over(r, reason, code, text);
     leave_sequence(sv, r);
-    request_send(sv, r, &message);
+    request_send(sv, r, &PROTO_MESSAGE(SUMMARY, summary, &summary));
     free(texts);
     free(summary.passages);
     leave(sv, r);
@@ -195,7 +192,6 @@ static uint32_t list_stop_tokens(uint32_t *out, const struct settings *s, const 
 
 static int send_prefill(struct service *sv, struct request *r)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Prefill prefill = HILL__PREFILL__INIT;
     Hill__SessionFile restore, save;
     struct session_terms terms; /* the same for both */
@@ -225,9 +221,7 @@ static int send_prefill(struct service *sv, struct request *r)
         resume.logits_states.len = n_states * sizeof *states;
         prefill.resume = &resume;
     }
-    message.body_case = HILL__MESSAGE__BODY_PREFILL;
-    message.prefill = &prefill;
-    int code = router_to_worker(sv->router, WORKER_GPU, &message);
+    int code = router_to_worker(sv->router, WORKER_GPU, &PROTO_MESSAGE(PREFILL, prefill, &prefill));
     FAULT_POINT(coordinator, prefill, sent);
     return code;
 }
@@ -306,12 +300,9 @@ void request_cancel(struct service *sv, struct request *r)
     if (r->state == REQUEST_WAITING || r->state == REQUEST_INTERRUPTED) {
         finish(sv, r, HILL__FINISH_REASON__FINISH_CANCEL, 0, "");
     } else if (r->state == REQUEST_RUNNING) {
-        Hill__Message message = HILL__MESSAGE__INIT;
         Hill__Cancel cancel = HILL__CANCEL__INIT;
         cancel.request_id = r->wire_id;
-        message.body_case = HILL__MESSAGE__BODY_CANCEL;
-        message.cancel = &cancel;
-        router_to_worker(sv->router, WORKER_GPU, &message);
+        router_to_worker(sv->router, WORKER_GPU, &PROTO_MESSAGE(CANCEL, cancel, &cancel));
         r->state = REQUEST_CANCELLING;
         r->deadline_ns = clock_now_ns() + REQUEST_CANCEL_NS;
     }
@@ -380,16 +371,13 @@ static void take_progress(struct service *sv, struct request *r, const Hill__Pro
         return;
     r->progress_ns = now;
     double seconds = (double)(now - r->prefill_ns) / 1e9;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__PrefillProgress body = HILL__PREFILL_PROGRESS__INIT;
     body.request_id = r->id;
     body.tokens_total = r->n_prompt;
     body.tokens_done = share * r->n_prompt;
     body.tokens_per_second = seconds > 0 ? body.tokens_done / seconds : 0;
     body.seconds_left = share > 0 ? seconds * (1 - share) / share : 0;
-    message.body_case = HILL__MESSAGE__BODY_PREFILL_PROGRESS;
-    message.prefill_progress = &body;
-    request_send(sv, r, &message);
+    request_send(sv, r, &PROTO_MESSAGE(PREFILL_PROGRESS, prefill_progress, &body));
 }
 
 /* The scorer has no room for it beside the others: it waits until one of them has ended. False: it

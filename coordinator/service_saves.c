@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "session/session_writer.h"
 
 _Static_assert(sizeof(struct session_terms) == PROTO_SESSION_TERMS_BYTES, "SessionFile.terms");
@@ -72,7 +71,6 @@ void session_take_save(void *owner, struct arrival *a)
     const struct proto_address *from = &a->from;
     const Hill__SaveSession *order = a->message->save_session;
     struct request *r = find_running(&sv->book, order->request_id);
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Save save = HILL__SAVE__INIT;
     Hill__SessionFile file;
     struct session_terms terms;
@@ -95,9 +93,7 @@ void session_take_save(void *owner, struct arrival *a)
     session_to_wire(sv, r, order->path, &terms, &file);
     save.request_id = r->wire_id;
     save.file = &file;
-    message.body_case = HILL__MESSAGE__BODY_SAVE;
-    message.save = &save;
-    if (router_to_worker(sv->router, WORKER_GPU, &message))
+    if (router_to_worker(sv->router, WORKER_GPU, &PROTO_MESSAGE(SAVE, save, &save)))
         session_save_lost(sv, r, "the GPU worker is gone");
 }
 

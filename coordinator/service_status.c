@@ -131,7 +131,6 @@ void status_take_request(void *owner, struct arrival *a)
     struct service *sv = owner;
     const struct settings *s = sv->settings;
     int64_t now = clock_now_ns();
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__StatusReply reply = HILL__STATUS_REPLY__INIT;
     Hill__Selection selection;
     Hill__WorkerStatus workers[WORKER_COUNT], *list[WORKER_COUNT], own;
@@ -179,8 +178,6 @@ void status_take_request(void *owner, struct arrival *a)
     csd_model_show(sv, &(Hill__CsdModelCounters){0}, &model, &counters);
     reply.csd_model = &model;
     reply.csd_model_counters = &counters;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REPLY;
-    message.status_reply = &reply;
-    router_to_client(sv->router, &a->from, &message);
+    router_to_client(sv->router, &a->from, &PROTO_MESSAGE(STATUS_REPLY, status_reply, &reply));
     request_book_heard(&sv->book, &a->from, true, now);
 }

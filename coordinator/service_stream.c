@@ -26,15 +26,12 @@ void request_send(struct service *sv, struct request *r, const Hill__Message *me
 
 void request_send_accepted(struct service *sv, struct request *r, uint32_t serial)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Accepted accepted = HILL__ACCEPTED__INIT;
     accepted.request_id = r->id;
     accepted.prompt_tokens = r->n_prompt;
     accepted.serial = serial;
     accepted.recovery_timeout_ms = sv->settings->options.recovery_ms;
-    message.body_case = HILL__MESSAGE__BODY_ACCEPTED;
-    message.accepted = &accepted;
-    request_send(sv, r, &message);
+    request_send(sv, r, &PROTO_MESSAGE(ACCEPTED, accepted, &accepted));
 }
 
 void request_send_text(struct service *sv, struct request *r, const char *text, uint64_t length,
@@ -44,16 +41,13 @@ void request_send_text(struct service *sv, struct request *r, const char *text, 
         uint64_t piece = length < TEXT_PIECE_MAX ? length : TEXT_PIECE_MAX;
         while (piece < length && piece > 1 && ((uint8_t)text[piece] & 0xc0) == 0x80)
             piece--; /* not within a character */
-        Hill__Message message = HILL__MESSAGE__INIT;
         Hill__Text body = HILL__TEXT__INIT;
         body.request_id = r->id;
         body.text.data = (uint8_t *)text;
         body.text.len = piece;
         body.token = token;
         body.logprob = token == TEXT_NO_TOKEN ? 0 : logprob;
-        message.body_case = HILL__MESSAGE__BODY_TEXT;
-        message.text = &body;
-        request_send(sv, r, &message);
+        request_send(sv, r, &PROTO_MESSAGE(TEXT, text, &body));
         text += piece;
         length -= piece;
         token = TEXT_NO_TOKEN;

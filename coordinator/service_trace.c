@@ -21,11 +21,9 @@
 
 static uint32_t ask_workers(struct service *sv, const Hill__TraceRequest *request)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__TraceRequest copy = *request;
     uint32_t asked = 0;
-    message.body_case = HILL__MESSAGE__BODY_TRACE_REQUEST;
-    message.trace_request = &copy;
+    Hill__Message message = PROTO_MESSAGE(TRACE_REQUEST, trace_request, &copy);
     for (enum worker w = 0; w < WORKER_COUNT; w++)
         if (worker_running(&sv->supervisor->workers.rows[w]) &&
             router_to_worker(sv->router, w, &message) == 0)
@@ -81,7 +79,6 @@ void trace_ask(void *owner, struct arrival *a)
     }
     sv->trace_client = *from;
     sv->trace_until_ns = now + CLOCK_MS(request->on ? TRACE_LEASE_MS : TRACE_OFF_MS);
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__TraceAnswer answer = HILL__TRACE_ANSWER__INIT;
     struct turns_told told;
     tell_turns(sv, &told);
@@ -96,9 +93,7 @@ void trace_ask(void *owner, struct arrival *a)
     sv->trace_ending = !request->on;
     if (sv->trace_ending && !sv->trace_owed)
         sv->trace_until_ns = 0;
-    message.body_case = HILL__MESSAGE__BODY_TRACE_ANSWER;
-    message.trace_answer = &answer;
-    router_to_client(sv->router, from, &message);
+    router_to_client(sv->router, from, &PROTO_MESSAGE(TRACE_ANSWER, trace_answer, &answer));
 }
 
 void trace_pass_on(void *owner, struct arrival *a)

@@ -90,12 +90,9 @@ static void detach_to_plain(struct supervisor *s)
 
 static void ask_to_drain(struct supervisor *s)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Drain drain = HILL__DRAIN__INIT;
-    message.body_case = HILL__MESSAGE__BODY_DRAIN;
     drain.drive = s->change_drive;
-    message.drain = &drain;
-    if (router_to_worker(s->router, WORKER_SCORER, &message) == 0)
+    if (router_to_worker(s->router, WORKER_SCORER, &PROTO_MESSAGE(DRAIN, drain, &drain)) == 0)
         set_change(s, CHANGE_DRAINS);
 }
 

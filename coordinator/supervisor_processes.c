@@ -76,13 +76,10 @@ void supervisor_terminate(struct supervisor *s, enum worker w, int64_t in_ns, co
     if (!worker_running(row) || row->state == WORKER_STOPPING)
         return;
     log_debug("ending %s (pid %d) %s", row->name, (int)row->pid, reason);
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
     shutdown.graceful = true;
-    message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
-    message.shutdown = &shutdown;
     if (row->address.length)
-        router_to_worker(s->router, w, &message);
+        router_to_worker(s->router, w, &PROTO_MESSAGE(SHUTDOWN, shutdown, &shutdown));
     kill(row->pid, SIGTERM);
     worker_table_terminated(&s->workers, w, in_ns, clock_now_ns());
 }

@@ -118,5 +118,6 @@ void core_fail(struct core *c, struct sequence *s, int code, const char *format,
     s->status = code;
     log_warn("request %llu failed: %s (%s)", (unsigned long long)s->identity, text,
              hill_strerror(code));
-    c->hooks.failure(c->hooks.context, code, text, s->request_id);
+    if (c->hooks.failure)
+        c->hooks.failure(c->hooks.context, code, text, s->request_id);
 }

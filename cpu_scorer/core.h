@@ -183,6 +183,13 @@ static inline uint32_t core_location(const struct core *c, const struct sequence
     return hkm_location(&c->tiers.hkm, s->index, layer, position);
 }
 
+/* A record has been taken, or a query answered. */
+static inline void core_work_done(const struct core *c)
+{
+    if (c->hooks.work_done)
+        c->hooks.work_done(c->hooks.context, 1);
+}
+
 /* A request that runs and has not failed. */
 static inline bool core_runs(const struct sequence *s)
 {

@@ -195,11 +195,6 @@ static int scores_of(struct key_reader *r, const struct query *q, uint32_t *coun
     return rc;
 }
 
-static int finish(struct evaluator *base, struct query *q)
-{
-    return key_reader_finish(&of(base)->reader, q, scores_of);
-}
-
 /* ---- life ----------------------------------------------------------------------------------- */
 
 static int create(struct evaluator **out, struct core *core, struct agent *agent)
@@ -211,8 +206,8 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
     e->reader.base = (struct evaluator){&evaluate_chunks, core, agent};
     *out = &e->reader.base;
     /* candidates that do not lie together are a range each */
-    int rc =
-        key_reader_create(&e->reader, core->tiers.cold.n_stripes ? c->ctx_tokens + 1 : 1, evaluate);
+    int rc = key_reader_create(&e->reader, core->tiers.cold.n_stripes ? c->ctx_tokens + 1 : 1,
+                               evaluate, scores_of);
     return rc ? rc
               : chunk_table_create(&e->table, &c->geometry, c->mass, c->ctx_tokens, c->n_sequences,
                                    core->tiers.hkm.states, core->tiers.hkm.header->state_bytes);
@@ -239,4 +234,4 @@ const struct evaluator_ops evaluate_chunks = {.create = create,
                                               .begin = begin,
                                               .step = key_reader_step,
                                               .settle = key_reader_settle,
-                                              .finish = finish};
+                                              .finish = key_reader_finish};

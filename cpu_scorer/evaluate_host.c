@@ -252,11 +252,6 @@ static int scores_of(struct key_reader *r, const struct query *q, uint32_t *coun
     return *count == q->n_tokens ? 0 : HILL_E_PROTOCOL;
 }
 
-static int finish(struct evaluator *base, struct query *q)
-{
-    return key_reader_finish(&of(base)->reader, q, scores_of);
-}
-
 /* ---- life ----------------------------------------------------------------------------------- */
 
 static int create(struct evaluator **out, struct core *core, struct agent *agent)
@@ -272,7 +267,7 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
     if (!e->mantissas || !e->runs)
         return HILL_E_NOMEM;
     e->shifts = (uint8_t *)e->mantissas + kv_key_dims(&core->config.geometry);
-    int rc = key_reader_create(&e->reader, runs_max(core), evaluate);
+    int rc = key_reader_create(&e->reader, runs_max(core), evaluate, scores_of);
     return rc ? rc
               : cached_digests_create(&e->cache, &core->config.geometry,
                                       cold->n_stripes * (cold->stripe_slots / KV_GROUP_TOKENS),
@@ -304,4 +299,4 @@ const struct evaluator_ops evaluate_host = {.create = create,
                                             .begin = begin,
                                             .step = step,
                                             .settle = settle,
-                                            .finish = finish};
+                                            .finish = key_reader_finish};

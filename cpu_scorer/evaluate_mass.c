@@ -206,11 +206,6 @@ static int scores_of(struct key_reader *r, const struct query *q, uint32_t *coun
     return rc;
 }
 
-static int finish(struct evaluator *base, struct query *q)
-{
-    return key_reader_finish(&of(base)->reader, q, scores_of);
-}
-
 /* ---- life ----------------------------------------------------------------------------------- */
 
 static int create_with(struct evaluator **out, struct core *core, struct agent *agent,
@@ -224,7 +219,7 @@ static int create_with(struct evaluator **out, struct core *core, struct agent *
     *out = &e->reader.base;
     const struct hkm *hkm = &core->tiers.hkm;
     e->sums = (struct mass_sums){hkm->states, hkm->header->state_bytes, c->ctx_tokens};
-    int rc = key_reader_create(&e->reader, key_reader_stripes_max(core), evaluate);
+    int rc = key_reader_create(&e->reader, key_reader_stripes_max(core), evaluate, scores_of);
     return rc ? rc : mass_table_create(&e->table, keys, c->mass, c->ctx_tokens);
 }
 
@@ -269,7 +264,7 @@ const struct evaluator_ops evaluate_mass = {.create = create,
                                             .begin = begin,
                                             .step = key_reader_step,
                                             .settle = key_reader_settle,
-                                            .finish = finish};
+                                            .finish = key_reader_finish};
 
 const struct evaluator_ops evaluate_partial = {.create = create_parts,
                                                .destroy = destroy,
@@ -280,4 +275,4 @@ const struct evaluator_ops evaluate_partial = {.create = create_parts,
                                                .begin = begin_parts,
                                                .step = key_reader_step,
                                                .settle = key_reader_settle,
-                                               .finish = finish};
+                                               .finish = key_reader_finish};

@@ -224,7 +224,7 @@ int intake_pump(struct intake *in)
         in->done = 0;
         in->checked = false;
         shm_ring_release(ring);
-        in->core->hooks.work_done(in->core->hooks.context, 1);
+        core_work_done(in->core);
         moved = 1;
     }
     return moved;

@@ -59,10 +59,12 @@ static void take_completion(void *context, const void *record)
     }
 }
 
-int key_reader_create(struct key_reader *r, uint32_t ranges_max, key_evaluate *evaluate)
+int key_reader_create(struct key_reader *r, uint32_t ranges_max, key_evaluate *evaluate,
+                      key_scores *scores_of)
 {
     const struct core *core = r->base.core;
     r->evaluate = evaluate;
+    r->scores_of = scores_of;
     r->ranges_max = ranges_max;
     r->key_bytes = kv_plane_read_bytes(&core->config.geometry, core->config.policy);
     r->together =
@@ -418,13 +420,14 @@ int key_reader_settle(struct evaluator *e, struct query *q)
     return EVALUATOR_DONE;
 }
 
-int key_reader_finish(struct key_reader *r, struct query *q, key_scores *scores)
+int key_reader_finish(struct evaluator *e, struct query *q)
 {
+    struct key_reader *r = of(e);
     uint32_t count = 0, wanted = q->n_tokens;
     close_query(r);
     int64_t start = clock_now_ns();
     STAGE_BEGIN_AT(merge, &q->header);
-    int rc = scores(r, q, &count, &wanted);
+    int rc = r->scores_of(r, q, &count, &wanted);
     if (rc)
         core_fail(r->base.core, q->sequence, rc, "%u of %u keys of layer %u were evaluated", count,
                   wanted, q->header.layer);

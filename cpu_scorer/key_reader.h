@@ -36,6 +36,7 @@ typedef int key_scores(struct key_reader *r, const struct query *q, uint32_t *co
 struct key_reader { /* the first member of each evaluator's own struct */
     struct evaluator base;
     key_evaluate *evaluate;
+    key_scores *scores_of;
     uint32_t key_bytes;            /* of a key, or a digest, in the plane */
     uint32_t together;             /* so many slots are read together: a group of digests; 1 */
     struct key_range *ranges;      /* of the query: [ranges_max], the caller fills them */
@@ -64,7 +65,8 @@ struct key_reader { /* the first member of each evaluator's own struct */
 };
 
 /* base is filled. HILL_E_NOMEM. A query has at most ranges_max ranges. */
-int key_reader_create(struct key_reader *r, uint32_t ranges_max, key_evaluate *evaluate);
+int key_reader_create(struct key_reader *r, uint32_t ranges_max, key_evaluate *evaluate,
+                      key_scores *scores_of);
 void key_reader_destroy(struct key_reader *r);
 uint64_t key_reader_bytes(const struct key_reader *r);
 
@@ -88,6 +90,6 @@ uint64_t key_reader_offset(const struct key_reader *r, uint32_t slot);
 /* The evaluator's; finish has the scores worked out and puts them into the selector. */
 int key_reader_step(struct evaluator *e, struct query *q);
 int key_reader_settle(struct evaluator *e, struct query *q);
-int key_reader_finish(struct key_reader *r, struct query *q, key_scores *scores);
+int key_reader_finish(struct evaluator *e, struct query *q);
 
 #endif

@@ -173,15 +173,12 @@ static void send_stats(void *context, const struct scorer_stats *in)
 {
     struct process *s = context;
     struct wire_stats wire;
-    Hill__Message message = HILL__MESSAGE__INIT;
     fill_stats(&wire, in);
     wire.stats.chosen = (uint32_t *)in->passages.chosen; /* read only */
     wire.stats.n_chosen = in->passages.n;
     wire.stats.passage_tokens = in->passages.tokens;
     wire.stats.chosen_queries = in->passages.queries;
-    message.body_case = HILL__MESSAGE__BODY_SEQUENCE_STATS;
-    message.sequence_stats = &wire.stats;
-    worker_link_send(s->link, &message);
+    worker_link_send(s->link, &PROTO_MESSAGE(SEQUENCE_STATS, sequence_stats, &wire.stats));
     set_live(s); /* it is still among them, as it ended: the last one's stay */
 }
 
@@ -201,7 +198,6 @@ static void fill_rates(Hill__Rates *out, const struct scorer_rates *in)
 
 static void send_profile(void *context, const struct scorer_profile *in)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__ProfileResult result = HILL__PROFILE_RESULT__INIT;
     Hill__Profile profile = HILL__PROFILE__INIT;
     Hill__Rates rates, spread;
@@ -223,23 +219,19 @@ static void send_profile(void *context, const struct scorer_profile *in)
     result.code = in->status;
     result.text = (char *)(in->status ? in->text : "");
     result.profile = in->status ? NULL : &profile;
-    message.body_case = HILL__MESSAGE__BODY_PROFILE_RESULT;
-    message.profile_result = &result;
+    Hill__Message message = PROTO_MESSAGE(PROFILE_RESULT, profile_result, &result);
     worker_link_send(((struct process *)context)->link, &message);
 }
 
 static void send_drained(void *context, const struct scorer_drained *in)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Drained out = HILL__DRAINED__INIT;
     out.moved = in->moved;
     out.left = in->left;
     out.moved_bytes = in->moved_bytes;
     out.left_bytes = in->left_bytes;
     out.over = in->over;
-    message.body_case = HILL__MESSAGE__BODY_DRAINED;
-    message.drained = &out;
-    worker_link_send(((struct process *)context)->link, &message);
+    worker_link_send(((struct process *)context)->link, &PROTO_MESSAGE(DRAINED, drained, &out));
 }
 
 /* What was told of this sequence last; all zero: nothing yet. */
@@ -272,7 +264,6 @@ static struct told add_stages(const struct process *s, Hill__StageTimes *sum,
 
 static void tell_stages(struct process *s)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__StageTimes times = HILL__STAGE_TIMES__INIT;
     struct told told[KV_MAX_SEQUENCES];
     uint32_t n = scorer_live_stats(s->data.scorer, s->live, KV_MAX_SEQUENCES);
@@ -280,10 +271,8 @@ static void tell_stages(struct process *s)
         told[i] = add_stages(s, &times, &s->live[i]);
     memcpy(s->told, told, n * sizeof *told);
     s->n_told = n;
-    message.body_case = HILL__MESSAGE__BODY_STAGE_TIMES;
-    message.stage_times = &times;
     if (times.queries)
-        worker_link_send(s->link, &message);
+        worker_link_send(s->link, &PROTO_MESSAGE(STAGE_TIMES, stage_times, &times));
 }
 
 static void count_work(void *context, uint64_t count)

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "cpu_scorer/holding.h"
 #include "cpu_scorer/moves.h"
 #include "cpu_scorer/query_records.h"
@@ -422,7 +421,7 @@ static int end_query(struct queries *qs, struct query *q, bool answered)
         moves_note(qs->demotions, q->sequence, q->header.layer, &q->answer);
     }
     if (rc == 0)
-        c->hooks.work_done(c->hooks.context, 1);
+        core_work_done(c);
     return rc;
 }
 

@@ -122,7 +122,7 @@ static int take_accepted(struct queries *qs, uint32_t type, const void *payload,
     if (qs->n)
         return 1;
     shm_ring_flush(&c->io.rings[RING_SELECTION]); /* in case answers waited for it */
-    c->hooks.work_done(c->hooks.context, 1);
+    core_work_done(c);
     return 1;
 }
 
@@ -140,7 +140,7 @@ static int take_record(struct queries *qs)
         return take_accepted(qs, type, payload, bytes);
     shm_ring_release(ring);
     shm_ring_flush(&c->io.rings[RING_SELECTION]); /* in case answers waited for it */
-    c->hooks.work_done(c->hooks.context, 1);
+    core_work_done(c);
     return 1;
 }
 

@@ -161,7 +161,8 @@ static int answer_end(struct requests *rs, struct sequence *s, const struct reco
     if (ours) {
         s->stats.kept_tokens = kept;
         finish_stats(rs, s);
-        rs->core->hooks.stats(rs->core->hooks.context, &s->stats);
+        if (rs->core->hooks.stats)
+            rs->core->hooks.stats(rs->core->hooks.context, &s->stats);
         if (rs->core->io.trace && trace_flush(rs->core->io.trace))
             log_error("writing the KV trace failed");
         if (kept)

@@ -165,12 +165,12 @@ struct scorer_hooks {
     /* True when the loop must be left: another Configure or the end. Called at every turn of every
      * wait. */
     bool (*interrupted)(void *context);
+    /* NULL of what follows: nobody asks. */
     void (*stats)(void *context, const struct scorer_stats *stats);
     void (*failure)(void *context, int code, const char *text, uint64_t request_id);
     void (*work_done)(void *context, uint64_t count);
-    void (*profiled)(void *context, const struct scorer_profile *profile); /* NULL: nobody asks */
-    /* Nothing more can be carried away now; of the only drive, told once more when it is over.
-     * NULL: nobody asks */
+    void (*profiled)(void *context, const struct scorer_profile *profile);
+    /* Nothing more can be carried away now; of the only drive, told once more when it is over. */
     void (*drained)(void *context, const struct scorer_drained *drained);
 };
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/grow.h"
 #include "base/relax.h"
 #include "kv/plan.h"
 
@@ -364,25 +365,13 @@ static void take_as_they_come(struct pool_job *job)
     job->first[1] = job->n;
 }
 
-static bool order_has_room(struct score_pool *pool, uint32_t n)
-{
-    if (n <= pool->order_room)
-        return true;
-    uint32_t *more = realloc(pool->order, n * sizeof *more);
-    if (!more)
-        return false;
-    pool->order = more;
-    pool->order_room = n;
-    return true;
-}
-
 /* The blocks of each node for the group of that node, in the order in which they come. */
 static void divide_by_node(struct score_pool *pool, struct pool_job *job)
 {
     const struct topology *t = &pool->topology;
     uint64_t block_bytes = (uint64_t)KV_HOT_BLOCK_TOKENS * kv_digest_bytes(job->score.geometry);
     uint32_t slab = topology_slab_blocks(block_bytes), n = 0;
-    if (t->n_nodes < 2 || !order_has_room(pool, job->n)) {
+    if (t->n_nodes < 2 || !GROW(pool->order, pool->order_room, job->n)) {
         take_as_they_come(job);
         return;
     }

@@ -131,9 +131,8 @@ static void take_model(struct agent *agent, const Hill__CsdModel *message)
 
 static void send_counters(struct agent *agent)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL_COUNTERS;
-    message.csd_model_counters = &agent->plane.drive.counters;
+    Hill__Message message =
+        PROTO_MESSAGE(CSD_MODEL_COUNTERS, csd_model_counters, &agent->plane.drive.counters);
     worker_link_send(agent->link, &message);
     agent->sent = agent->plane.drive.counters;
     agent->sent_ns = clock_now_ns();

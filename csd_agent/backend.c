@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "csd_agent/file_io.h"
+
 #define KINDS "file:PATH or xrt:PATH,xclbin=FILE"
 
 static const struct csd_ops *const backends[] = {&csd_file_ops, &csd_xrt_ops};
@@ -35,4 +37,30 @@ void csd_backend_close(struct csd_backend *backend)
 {
     if (backend)
         backend->ops->close(backend);
+}
+
+int csd_pool_fd(const struct csd_backend *backend)
+{
+    return file_io_fd(backend->io);
+}
+
+int csd_start(struct csd_backend *backend, uint32_t job, const struct csd_extent *extents,
+              size_t n_extents, struct hill_why *why)
+{
+    struct csd_statistics *s = &backend->done;
+    for (size_t i = 0; i < n_extents; i++)
+        *(extents[i].write      ? &s->written_bytes
+          : job < SCORE_BATCHES ? &s->device_bytes
+                                : &s->host_bytes) += extents[i].bytes;
+    return file_io_start(backend->io, job, extents, n_extents, why);
+}
+
+int csd_finish(struct csd_backend *backend, uint32_t job, struct hill_why *why)
+{
+    return file_io_finish(backend->io, job, why);
+}
+
+bool csd_is_dead(const struct csd_backend *backend)
+{
+    return file_io_dead(backend->io);
 }

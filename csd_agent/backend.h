@@ -82,8 +82,6 @@ struct csd_ops {
     void (*close)(struct csd_backend *backend);
     /* What it runs on, for people. */
     void (*describe)(struct csd_backend *backend, char *text, size_t size);
-    /* A descriptor through which pool/ reads and writes superblock and directory. */
-    int (*pool_fd)(struct csd_backend *backend);
     struct csd_capabilities (*capabilities)(struct csd_backend *backend);
 
     /* Load the program and allocate the device's memory: once, before what follows. */
@@ -91,15 +89,6 @@ struct csd_ops {
                 struct hill_why *why);
     /* Where what is read for batch b goes; contents undefined. */
     int (*batch)(struct csd_backend *backend, uint32_t b, uint8_t **memory, struct hill_why *why);
-    /* Transfers, asynchronous: start, and finish, which every started job needs. Job b is batch
-     * b's: flash to the device. Jobs SCORE_BATCHES to CSD_JOBS - 1: flash to or from host memory.
-     * Extents are the caller's until finish. */
-    int (*start)(struct csd_backend *backend, uint32_t job, const struct csd_extent *extents,
-                 size_t n_extents, struct hill_why *why);
-    int (*finish)(struct csd_backend *backend, uint32_t job, struct hill_why *why);
-    /* The drive has stopped answering: memory that it was given must not be freed. */
-    bool (*is_dead)(struct csd_backend *backend);
-
     /* The query of the launches that follow; none may be in flight. */
     int (*query)(struct csd_backend *backend, const struct kv_query *query, struct hill_why *why);
     /* Start scoring batch b. */
@@ -113,25 +102,27 @@ struct csd_ops {
 
 struct csd_backend {
     const struct csd_ops *ops;
-    struct csd_statistics done; /* counted by each kind alike: csd_count, execute */
+    struct file_io *io;         /* flash, of each kind a file or a block device */
+    struct csd_statistics done; /* counted by each kind alike: csd_start, execute */
 };
-
-/* A job's extents into the statistics. */
-static inline void csd_count(struct csd_backend *backend, uint32_t job,
-                             const struct csd_extent *extents, size_t n_extents)
-{
-    struct csd_statistics *s = &backend->done;
-    for (size_t i = 0; i < n_extents; i++)
-        *(extents[i].write      ? &s->written_bytes
-          : job < SCORE_BATCHES ? &s->device_bytes
-                                : &s->host_bytes) += extents[i].bytes;
-}
 
 extern const struct csd_ops csd_file_ops, csd_xrt_ops;
 
 /* Open by URL. HILL_E_INVALID for a scheme that is unknown. */
 int csd_backend_open(struct csd_backend **out, const char *url, const struct csd_options *options,
                      struct hill_why *why);
+/* A descriptor through which pool/ reads and writes superblock and directory. */
+int csd_pool_fd(const struct csd_backend *backend);
+
+/* Transfers, asynchronous: start, and finish, which every started job needs. Job b is batch b's:
+ * flash to the device. Jobs SCORE_BATCHES to CSD_JOBS - 1: flash to or from host memory. Extents
+ * are the caller's until finish. */
+int csd_start(struct csd_backend *backend, uint32_t job, const struct csd_extent *extents,
+              size_t n_extents, struct hill_why *why);
+int csd_finish(struct csd_backend *backend, uint32_t job, struct hill_why *why);
+/* The drive has stopped answering: memory that it was given must not be freed. */
+bool csd_is_dead(const struct csd_backend *backend);
+
 /* NULL allowed. */
 void csd_backend_close(struct csd_backend *backend);
 

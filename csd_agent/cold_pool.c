@@ -8,6 +8,7 @@
 #include "csd_agent/cold_state.h"
 
 #include "base/fault.h"
+#include "base/grow.h"
 
 /* ---- stripes ---- */
 
@@ -77,14 +78,8 @@ static int owner_insert(struct cold_pool *pool, struct cold_owner *owner, uint32
     if (at < owner->n_stripes && pool->directory->stripes[owner->stripes[at]].order == order)
         return hill_fail(why, HILL_E_PROTOCOL, "stripe %u has the order %u of stripe %u", stripe,
                          order, owner->stripes[at]);
-    if (owner->n_stripes == owner->capacity) {
-        uint32_t capacity = owner->capacity ? 2 * owner->capacity : 8;
-        uint32_t *grown = realloc(owner->stripes, capacity * sizeof *grown);
-        if (!grown)
-            return hill_fail(why, HILL_E_NOMEM, "no memory for %u stripes", capacity);
-        owner->stripes = grown;
-        owner->capacity = capacity;
-    }
+    if (!GROW(owner->stripes, owner->capacity, owner->n_stripes + 1))
+        return hill_fail(why, HILL_E_NOMEM, "no memory for %u stripes", owner->n_stripes + 1);
     memmove(owner->stripes + at + 1, owner->stripes + at,
             (owner->n_stripes - at) * sizeof *owner->stripes);
     owner->stripes[at] = stripe;

@@ -14,6 +14,7 @@
 #include "csd_agent/cold_state.h"
 
 #include "base/fault.h"
+#include "base/grow.h"
 
 /* ---- query ---- */
 
@@ -55,14 +56,8 @@ _Static_assert(KV_GROUP_TOKENS == 16, "a group's bits are a quarter of a word's"
 
 static int add_span(struct span_list *list, struct csd_span span, struct hill_why *why)
 {
-    if (list->n == list->room) {
-        uint32_t room = list->room ? 2 * list->room : 64;
-        struct csd_span *grown = realloc(list->spans, room * sizeof *grown);
-        if (!grown)
-            return hill_fail(why, HILL_E_NOMEM, "no memory for %u spans of digests", room);
-        list->spans = grown;
-        list->room = room;
-    }
+    if (!GROW(list->spans, list->room, list->n + 1))
+        return hill_fail(why, HILL_E_NOMEM, "no memory for %u spans of digests", list->n + 1);
     list->spans[list->n++] = span;
     return 0;
 }

@@ -103,7 +103,7 @@ void csd_drive_close(struct csd_drive *d)
 
 int csd_drive_pool_fd(struct csd_drive *d)
 {
-    return d->ops->pool_fd(d->backend);
+    return csd_pool_fd(d->backend);
 }
 
 int csd_drive_prepare(struct csd_drive *d, const struct pool_layout *layout, struct hill_why *why)
@@ -172,13 +172,13 @@ static int check_transfer(struct csd_drive *d, const struct csd_extent *extents,
 int csd_drive_begin(struct csd_drive *d, uint32_t which, const struct csd_extent *extents,
                     size_t n_extents, struct hill_why *why)
 {
-    return d->ops->start(d->backend, HOST_JOB + which, extents, n_extents, why);
+    return csd_start(d->backend, HOST_JOB + which, extents, n_extents, why);
 }
 
 int csd_drive_end(struct csd_drive *d, uint32_t which, const struct csd_extent *extents,
                   size_t n_extents, struct hill_why *why)
 {
-    int status = d->ops->finish(d->backend, HOST_JOB + which, why);
+    int status = csd_finish(d->backend, HOST_JOB + which, why);
     return check_transfer(d, extents, n_extents, status, why);
 }
 
@@ -221,7 +221,7 @@ void *csd_drive_alloc(struct csd_drive *d, size_t bytes)
 
 void csd_drive_release(struct csd_drive *d, void *memory)
 {
-    if (!d->ops->is_dead(d->backend))
+    if (!csd_is_dead(d->backend))
         free(memory);
 }
 
@@ -333,7 +333,7 @@ static int start_batch(struct csd_drive *d, struct stream *s, struct hill_why *w
         return 0;
     }
     take_from_dram(d, plan);
-    status = d->ops->start(d->backend, b, plan->reads, plan->n_reads, why);
+    status = csd_start(d->backend, b, plan->reads, plan->n_reads, why);
     s->started += status == 0;
     return status;
 }
@@ -354,7 +354,7 @@ static int launch_batch(struct csd_drive *d, struct csd_score_job *job, struct h
     struct batch_plan *plan = &d->plans[b];
 
     d->now.launched++; /* whatever comes of it, its read is over */
-    int status = d->ops->finish(d->backend, b, why);
+    int status = csd_finish(d->backend, b, why);
     if (status != 0)
         return status;
     status = take_reads(d, plan, &job->flash_read_bytes, why);
@@ -389,7 +389,7 @@ static int finish_batch(struct csd_drive *d, struct csd_score_job *job, struct h
 void csd_drive_drop_ahead(struct csd_drive *d)
 {
     for (; d->next.launched < d->next.started; d->next.launched++)
-        d->ops->finish(d->backend, d->next.launched % SCORE_BATCHES, NULL);
+        csd_finish(d->backend, d->next.launched % SCORE_BATCHES, NULL);
     d->next = (struct stream){0};
 }
 
@@ -415,7 +415,7 @@ static void abandon(struct csd_drive *d)
 
     csd_drive_drop_ahead(d);
     for (; d->now.launched < d->now.started; d->now.launched++)
-        d->ops->finish(d->backend, d->now.launched % SCORE_BATCHES, NULL);
+        csd_finish(d->backend, d->now.launched % SCORE_BATCHES, NULL);
     for (uint32_t b = 0; b < SCORE_BATCHES; b++)
         d->ops->wait(d->backend, b, &scores, NULL);
     d->now.done = d->now.started;

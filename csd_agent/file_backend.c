@@ -12,7 +12,6 @@
 
 struct file_backend {
     struct csd_backend base;
-    struct file_io *io;
     struct score_device *score;
     char *device; /* OpenCL device asked for */
     bool on_host;
@@ -28,9 +27,9 @@ static void file_close(struct csd_backend *backend)
     struct file_backend *f = of(backend);
 
     /* The kernel may still write into the batches of a drive that stopped answering. */
-    if (!f->io || !file_io_dead(f->io))
+    if (!f->base.io || !file_io_dead(f->base.io))
         score_device_destroy(f->score);
-    file_io_close(f->io);
+    file_io_close(f->base.io);
     free(f->device);
     free(f);
 }
@@ -46,7 +45,7 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
     f->base.ops = &csd_file_ops;
     f->on_host = options->on_host;
     f->device = strdup(options->device ? options->device : "");
-    int status = f->device ? file_io_open(&f->io, rest, options, why)
+    int status = f->device ? file_io_open(&f->base.io, rest, options, why)
                            : hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
     if (status != 0) {
         file_close(&f->base);
@@ -59,12 +58,7 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
 static void file_describe(struct csd_backend *backend, char *text, size_t size)
 {
     const struct file_backend *f = of(backend);
-    file_io_describe(f->io, f->score ? score_device_name(f->score) : "no device", text, size);
-}
-
-static int file_pool_fd(struct csd_backend *backend)
-{
-    return file_io_fd(of(backend)->io);
+    file_io_describe(f->base.io, f->score ? score_device_name(f->score) : "no device", text, size);
 }
 
 static struct csd_capabilities file_capabilities(struct csd_backend *backend)
@@ -87,7 +81,7 @@ static int file_load(struct csd_backend *backend, const struct csd_program *prog
     for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++)
         status = score_device_map(f->score, b, &batches[b], why);
     if (status == 0)
-        file_io_pin(f->io, batches, SCORE_BATCHES, program->batch_bytes);
+        file_io_pin(f->base.io, batches, SCORE_BATCHES, program->batch_bytes);
     return status;
 }
 
@@ -95,23 +89,6 @@ static int file_batch(struct csd_backend *backend, uint32_t b, uint8_t **memory,
                       struct hill_why *why)
 {
     return score_device_map(of(backend)->score, b, memory, why);
-}
-
-static int file_start(struct csd_backend *backend, uint32_t job, const struct csd_extent *extents,
-                      size_t n_extents, struct hill_why *why)
-{
-    csd_count(backend, job, extents, n_extents);
-    return file_io_start(of(backend)->io, job, extents, n_extents, why);
-}
-
-static int file_finish(struct csd_backend *backend, uint32_t job, struct hill_why *why)
-{
-    return file_io_finish(of(backend)->io, job, why);
-}
-
-static bool file_is_dead(struct csd_backend *backend)
-{
-    return file_io_dead(of(backend)->io);
 }
 
 static int file_query(struct csd_backend *backend, const struct kv_query *query,
@@ -138,13 +115,9 @@ const struct csd_ops csd_file_ops = {
     .open = file_open,
     .close = file_close,
     .describe = file_describe,
-    .pool_fd = file_pool_fd,
     .capabilities = file_capabilities,
     .load = file_load,
     .batch = file_batch,
-    .start = file_start,
-    .finish = file_finish,
-    .is_dead = file_is_dead,
     .query = file_query,
     .execute = file_execute,
     .wait = file_wait,

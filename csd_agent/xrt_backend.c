@@ -55,7 +55,6 @@ struct xrt_batch {
 
 struct xrt_backend {
     struct csd_backend base;
-    struct file_io *io;
     char *path, *xclbin, *device_name;
     struct cldevice device;
     cl_command_queue queue;
@@ -124,9 +123,9 @@ static void xrt_close(struct csd_backend *backend)
     struct xrt_backend *x = of(backend);
 
     /* the kernel may still write into the windows of a drive that stopped answering */
-    if (!x->io || !file_io_dead(x->io))
+    if (!x->base.io || !file_io_dead(x->base.io))
         close_card(x);
-    file_io_close(x->io);
+    file_io_close(x->base.io);
     free(x->path);
     free(x->xclbin);
     free(x->device_name);
@@ -187,7 +186,7 @@ static int xrt_open(struct csd_backend **out, const char *rest, const struct csd
     if (status == 0)
         status = find_card(x, why); /* before a pool's file is made */
     if (status == 0)
-        status = file_io_open(&x->io, x->path, options, why);
+        status = file_io_open(&x->base.io, x->path, options, why);
     if (status != 0) {
         xrt_close(&x->base);
         return status;
@@ -201,12 +200,7 @@ static void xrt_describe(struct csd_backend *backend, char *text, size_t size)
     const struct xrt_backend *x = of(backend);
     char device[sizeof x->device.name + 8];
     snprintf(device, sizeof device, "%s, P2P", x->device.name);
-    file_io_describe(x->io, device, text, size);
-}
-
-static int xrt_pool_fd(struct csd_backend *backend)
-{
-    return file_io_fd(of(backend)->io);
+    file_io_describe(x->base.io, device, text, size);
 }
 
 static struct csd_capabilities xrt_capabilities(struct csd_backend *backend)
@@ -315,7 +309,7 @@ static int try_window(struct xrt_backend *x, struct hill_why *why)
     uint8_t *page = pages(CSD_ALIGN), *window = x->batches[0].window;
     const struct csd_extent both[] = {{.memory = window, .bytes = CSD_ALIGN},
                                       {.memory = page, .bytes = CSD_ALIGN}};
-    int status = page ? file_io_run(x->io, both, 2, why)
+    int status = page ? file_io_run(x->base.io, both, 2, why)
                       : hill_fail(why, HILL_E_NOMEM, "no memory for a page");
     if (status == 0 && memcmp(page, window, CSD_ALIGN) != 0)
         status = hill_fail(why, HILL_E_IO,
@@ -357,23 +351,6 @@ static int xrt_batch(struct csd_backend *backend, uint32_t b, uint8_t **memory,
     (void)why;
     *memory = of(backend)->batches[b].window;
     return 0;
-}
-
-static int xrt_start(struct csd_backend *backend, uint32_t job, const struct csd_extent *extents,
-                     size_t n_extents, struct hill_why *why)
-{
-    csd_count(backend, job, extents, n_extents);
-    return file_io_start(of(backend)->io, job, extents, n_extents, why);
-}
-
-static int xrt_finish(struct csd_backend *backend, uint32_t job, struct hill_why *why)
-{
-    return file_io_finish(of(backend)->io, job, why);
-}
-
-static bool xrt_is_dead(struct csd_backend *backend)
-{
-    return file_io_dead(of(backend)->io);
 }
 
 /* ---- scoring ---- */
@@ -504,13 +481,9 @@ const struct csd_ops csd_xrt_ops = {
     .open = xrt_open,
     .close = xrt_close,
     .describe = xrt_describe,
-    .pool_fd = xrt_pool_fd,
     .capabilities = xrt_capabilities,
     .load = xrt_load,
     .batch = xrt_batch,
-    .start = xrt_start,
-    .finish = xrt_finish,
-    .is_dead = xrt_is_dead,
     .query = xrt_query,
     .execute = xrt_execute,
     .wait = xrt_wait,

@@ -9,6 +9,7 @@
 #include <zmq.h>
 
 #include "base/clock.h"
+#include "base/grow.h"
 #include "base/log.h"
 #include "gateway/http_server.h"
 
@@ -34,13 +35,8 @@ static int collect(struct loop *l, size_t *n)
     int http[2];
     for (const struct job *job = l->gateway.jobs; job; job = job->next)
         wanted++;
-    if (wanted > l->room) {
-        zmq_pollitem_t *larger = realloc(l->items, 2 * wanted * sizeof *larger);
-        if (!larger)
-            return HILL_E_NOMEM;
-        l->items = larger;
-        l->room = 2 * wanted;
-    }
+    if (!GROW(l->items, l->room, wanted))
+        return HILL_E_NOMEM;
     *n = 0;
     http_server_descriptors(l->http, http);
     add(l, n, NULL, l->signal_fd);

@@ -117,12 +117,15 @@ void job_refuse(struct job *job, const struct api_error *error);
 
 /* ---- parts of it: job_answer.c ---- */
 void job_answer(struct job *job, int status, const char *content_type);
+void job_answer_whole(struct job *job, const char *content_type); /* 200, and it is over */
 void job_fail(struct job *job, int code, const char *text); /* a pipeline's code (base/error.h) */
 void job_unavailable(struct job *job);                      /* there is no pipeline yet */
 /* A line of its own; what sending on it gave; both. False: it is answered. */
 bool job_open_line(struct job *job);
 bool job_sent(struct job *job, int code);
 bool job_call(struct job *job, const Hill__Message *message);
+/* Tools are told of in the messages, which are rendered; or it is answered. */
+void job_render(struct job *job, const struct chat_format *format);
 void job_end(struct job *job);     /* OVER: hangs up */
 void job_uncount(struct job *job); /* it is none of gateway.generating any more */
 

@@ -4,12 +4,19 @@
 #include "gateway/job.h"
 
 #include "base/clock.h"
+#include "gateway/tools.h"
 
 void job_answer(struct job *job, int status, const char *content_type)
 {
     job->status = status;
     job->content_type = content_type;
     job->changed = true;
+}
+
+void job_answer_whole(struct job *job, const char *content_type)
+{
+    job_answer(job, 200, content_type);
+    job_end(job);
 }
 
 void job_uncount(struct job *job)
@@ -86,4 +93,19 @@ bool job_sent(struct job *job, int code)
 bool job_call(struct job *job, const Hill__Message *message)
 {
     return job_open_line(job) && job_sent(job, proto_send(job->line, NULL, message));
+}
+
+void job_render(struct job *job, const struct chat_format *format)
+{
+    const struct gateway *g = job->gateway;
+    struct api_error error;
+    if (tools_tell(&job->order, format, &error)) {
+        job_refuse(job, &error);
+        return;
+    }
+    job->state = JOB_RENDERING;
+    job->render =
+        render_start(g->upstream.info, job->order.messages, job->order.n_messages, g->render_fd);
+    if (!job->render)
+        job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
 }

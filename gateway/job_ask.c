@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "base/embed.h"
-#include "gateway/tools.h"
+#include "chat/chat_prompt.h"
 
 HILL_EMBED(gateway_page, "gateway/page.html");
 
@@ -19,17 +19,13 @@ HILL_EMBED(gateway_page, "gateway/page.html");
 static void ask_status(struct job *job)
 {
     Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    job_call(job, &message);
+    job_call(job, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &request));
 }
 
 static void ask_tokenize(struct job *job)
 {
     const struct order *o = &job->order;
     Hill__Tokenize tokenize = HILL__TOKENIZE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *list[] = {&piece};
     piece.text = (ProtobufCBinaryData){o->prompt_bytes, (uint8_t *)o->prompt};
     piece.kind =
@@ -38,20 +34,15 @@ static void ask_tokenize(struct job *job)
     tokenize.n_pieces = 1;
     tokenize.add_bos = o->add_special;
     tokenize.with_pieces = o->with_pieces;
-    message.body_case = HILL__MESSAGE__BODY_TOKENIZE;
-    message.tokenize = &tokenize;
-    job_call(job, &message);
+    job_call(job, &PROTO_MESSAGE(TOKENIZE, tokenize, &tokenize));
 }
 
 static void ask_detokenize(struct job *job)
 {
     Hill__Detokenize detokenize = HILL__DETOKENIZE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     detokenize.tokens = job->order.ids;
     detokenize.n_tokens = job->order.n_ids;
-    message.body_case = HILL__MESSAGE__BODY_DETOKENIZE;
-    message.detokenize = &detokenize;
-    job_call(job, &message);
+    job_call(job, &PROTO_MESSAGE(DETOKENIZE, detokenize, &detokenize));
 }
 
 /* ---- what is known --------------------------------------------------------------------------- */
@@ -70,8 +61,7 @@ static void add_model(struct job *job)
 static void answer_page(struct job *job)
 {
     text_add(&job->out, gateway_page, (size_t)(gateway_page_end - gateway_page));
-    job_answer(job, 200, "text/html; charset=utf-8");
-    job_end(job);
+    job_answer_whole(job, "text/html; charset=utf-8");
 }
 
 static void answer_models(struct job *job)
@@ -79,8 +69,7 @@ static void answer_models(struct job *job)
     text_puts(&job->out, "{\"object\":\"list\",\"data\":[");
     add_model(job);
     text_puts(&job->out, "]}");
-    job_answer(job, 200, "application/json");
-    job_end(job);
+    job_answer_whole(job, "application/json");
 }
 
 static void answer_model(struct job *job)
@@ -94,8 +83,7 @@ static void answer_model(struct job *job)
         return;
     }
     add_model(job);
-    job_answer(job, 200, "application/json");
-    job_end(job);
+    job_answer_whole(job, "application/json");
 }
 
 static void add_bytes(struct text_buffer *out, const char *name, const ProtobufCBinaryData *bytes)
@@ -121,8 +109,7 @@ static void answer_props(struct job *job)
     add_bytes(out, "eos_token", &model->eos_text);
     text_puts(out, ",\"modalities\":{\"vision\":false,\"audio\":false},\"build_info\":"
                    "\"hillinfer-" HILL_VERSION "\"}");
-    job_answer(job, 200, "application/json");
-    job_end(job);
+    job_answer_whole(job, "application/json");
 }
 
 /* ---- what the coordinator says --------------------------------------------------------------- */
@@ -145,8 +132,7 @@ static void answer_health(struct job *job, const Hill__StatusReply *status)
                                  proto_worker_name(status->workers[i]), status->workers[i]->state);
     if (status->ready && !names[0]) {
         text_puts(&job->out, "{\"status\":\"ok\"}");
-        job_answer(job, 200, "application/json");
-        job_end(job);
+        job_answer_whole(job, "application/json");
         return;
     }
     api_refuse(&error, 503, "worker_away", NULL, "the pipeline is not ready: %s",
@@ -214,8 +200,7 @@ static void answer_slots(struct job *job, const Hill__StatusReply *status)
     for (uint32_t slot = 0; slot < status->parallel && slot < 1024; slot++)
         add_slot(job, status, slot);
     text_puts(&job->out, "]");
-    job_answer(job, 200, "application/json");
-    job_end(job);
+    job_answer_whole(job, "application/json");
 }
 
 static void answer_status(struct job *job, const Hill__StatusReply *status)
@@ -226,8 +211,7 @@ static void answer_status(struct job *job, const Hill__StatusReply *status)
         answer_slots(job, status);
     } else {
         meters_write(&job->out, &job->gateway->meters, status);
-        job_answer(job, 200, "text/plain; version=0.0.4; charset=utf-8");
-        job_end(job);
+        job_answer_whole(job, "text/plain; version=0.0.4; charset=utf-8");
     }
 }
 
@@ -262,8 +246,7 @@ static void answer_tokens(struct job *job, const Hill__Tokens *tokens)
         }
         text_puts(out, "]}");
     }
-    job_answer(job, 200, "application/json");
-    job_end(job);
+    job_answer_whole(job, "application/json");
 }
 
 void ask_take(struct job *job, const Hill__Message *message)
@@ -290,23 +273,12 @@ void ask_rendered(struct job *job)
     text_add_json(&job->out, whole.bytes, whole.length);
     text_puts(&job->out, "}");
     text_finish(&whole);
-    job_answer(job, 200, "application/json");
-    job_end(job);
+    job_answer_whole(job, "application/json");
 }
 
 static void render_messages(struct job *job)
 {
-    struct gateway *g = job->gateway;
-    struct api_error error;
-    if (tools_tell(&job->order, chat_prompt_format(upstream_model(&g->upstream)), &error)) {
-        job_refuse(job, &error);
-        return;
-    }
-    job->state = JOB_RENDERING;
-    job->render =
-        render_start(g->upstream.info, job->order.messages, job->order.n_messages, g->render_fd);
-    if (!job->render)
-        job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
+    job_render(job, chat_prompt_format(upstream_model(&job->gateway->upstream)));
 }
 
 /* ---- the beginning --------------------------------------------------------------------------- */

@@ -75,7 +75,6 @@ static void send_order(struct job *job, const struct prompt_piece *pieces, size_
     struct generation *gen = &job->generation;
     const Hill__StatusReply *status = job->gateway->upstream.status->status_reply;
     Hill__Generate generate = HILL__GENERATE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Sampling sampling;
     Hill__Selection selection;
     Hill__PromptPiece **list = chat_prompt_wire(pieces, n);
@@ -98,8 +97,7 @@ static void send_order(struct job *job, const struct prompt_piece *pieces, size_
     generate.no_prefix_cache = !o->cache_prompt || job->gateway->settings->keys.n > 1;
     generate.want_passages = o->selection;
     generate.want_progress = true; /* a gateway that was killed is noticed in a long prompt, too */
-    message.body_case = HILL__MESSAGE__BODY_GENERATE;
-    message.generate = &generate;
+    Hill__Message message = PROTO_MESSAGE(GENERATE, generate, &generate);
     gen->begun_ns = clock_now_ns();
     job->state = JOB_GENERATING;
     if (!list)
@@ -170,21 +168,11 @@ static bool admit(struct job *job, enum order_kind kind)
 
 static void begin_chat(struct job *job)
 {
-    struct gateway *g = job->gateway;
     struct call_reader *reader = &job->generation.reader;
-    struct api_error error;
-    const struct chat_format *format = chat_prompt_format(upstream_model(&g->upstream));
-    if (tools_tell(&job->order, format, &error)) {
-        job_refuse(job, &error);
-        return;
-    }
+    const struct chat_format *format = chat_prompt_format(upstream_model(&job->gateway->upstream));
+    job_render(job, format);
     reader->id = client_random();
     reader->form = job->order.tools ? chat_format_tools(format) : CHAT_TOOLS_NONE;
-    job->state = JOB_RENDERING;
-    job->render =
-        render_start(g->upstream.info, job->order.messages, job->order.n_messages, g->render_fd);
-    if (!job->render)
-        job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
 }
 
 void generate_begin(struct job *job)
@@ -242,15 +230,12 @@ void generate_cancel(struct job *job)
 {
     struct generation *gen = &job->generation;
     Hill__Cancel cancel = HILL__CANCEL__INIT; /* id 0: the one of this line */
-    Hill__Message message = HILL__MESSAGE__INIT;
     if (gen->cancelling)
         return;
     gen->cancelling = true;
     looks_stop(job);
-    message.body_case = HILL__MESSAGE__BODY_CANCEL;
-    message.cancel = &cancel;
     if (job->line)
-        proto_send(job->line, NULL, &message);
+        proto_send(job->line, NULL, &PROTO_MESSAGE(CANCEL, cancel, &cancel));
     job->deadline_ns = clock_deadline_ms(CANCEL_MS);
 }
 

@@ -22,13 +22,11 @@ static void ask(struct job *job, bool on)
 {
     struct looks *l = &job->generation.looks;
     Hill__TraceRequest request = HILL__TRACE_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     request.on = on;
     request.serial = ++l->serial;
     l->expected = UINT32_MAX;
     l->heard = 0;
-    message.body_case = HILL__MESSAGE__BODY_TRACE_REQUEST;
-    message.trace_request = &request;
+    Hill__Message message = PROTO_MESSAGE(TRACE_REQUEST, trace_request, &request);
     l->unanswered += proto_send(job->line, NULL, &message) == 0; /* lost: there is no timeline */
 }
 

@@ -4,19 +4,16 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/grow.h"
+
 void logprobs_add(struct logprobs *l, const char *text, size_t bytes, double logprob,
                   bool new_token)
 {
     if (!l->wanted)
         return;
-    if (new_token && l->n == l->room) {
-        size_t room = l->room * 2 + 64;
-        struct logprob_entry *larger = realloc(l->list, room * sizeof *larger);
-        l->raw.failed |= !larger;
-        if (!larger)
-            return;
-        l->list = larger;
-        l->room = room;
+    if (new_token && !GROW(l->list, l->room, l->n + 1)) {
+        l->raw.failed = true;
+        return;
     }
     if (new_token)
         l->list[l->n++] = (struct logprob_entry){l->raw.length, 0, logprob};

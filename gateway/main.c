@@ -18,12 +18,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/harden.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "gateway/gateway_loop.h"
 #include "gateway/listening.h"
 #include "proto/options_hill.h"
@@ -34,18 +34,6 @@ static const struct option_spec own_specs[] = {
     OPTION("ready-fd", INTEGER, "FD", "the address it listens on is written there, once it does",
            .min = 3, .max = 1023),
 };
-
-static int open_signals(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
-    sigprocmask(SIG_BLOCK, &set, NULL); /* before ZeroMQ starts its threads */
-    signal(SIGPIPE, SIG_IGN);
-    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-}
 
 static void raise_descriptors(void)
 {
@@ -101,8 +89,7 @@ static int serve(const struct options *options, struct hill_why *why)
     struct gateway_settings settings = {0};
     char run_dir[HILL_PATH_BYTES];
     uint16_t port = 0;
-    int listen_fd,
-        signal_fd = open_signals(),
+    int listen_fd, signal_fd = process_signals(true), /* before ZeroMQ starts its threads */
         ready_fd =
             options_is_set(options, "ready-fd") ? (int)options_integer(options, "ready-fd") : -1;
     int code = signal_fd < 0 ? hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s",
@@ -153,6 +140,7 @@ int main(int argc, char **argv)
         return code > 0 ? 0 : hill_exit_code(code);
     hill_log_init("hill-gateway", hill_log_option(options));
     umask(077);
+    signal(SIGPIPE, SIG_IGN);
     code = serve(options, &why);
     if (code)
         log_error("%s", why.text);

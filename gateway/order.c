@@ -229,6 +229,7 @@ static int take_selection(struct order *order, const json_t *value, enum field_i
 static int take_field(struct order *o, const struct order_field *field, const json_t *value,
                       struct api_error *error)
 {
+    void *at = (char *)o + field->at;
     switch (field->id) {
     case FIELD_MESSAGES:
         return order_read_messages(o, value, error);
@@ -259,37 +260,15 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return take_seed(o, value, error);
     case FIELD_TOP_K:
         return take_top_k(o, value, error);
-    case FIELD_TEMPERATURE:
-        return read_number(&o->temperature, value, field->name, "temp", error);
-    case FIELD_TOP_P:
-        return read_number(&o->top_p, value, field->name, "top-p", error);
-    case FIELD_MIN_P:
-        return read_number(&o->min_p, value, field->name, "min-p", error);
-    case FIELD_REPEAT_PENALTY:
-        return read_number(&o->repeat_penalty, value, field->name, "repeat-penalty", error);
     case FIELD_ALPHA:
     case FIELD_BUDGET:
         return take_selection(o, value, field->id, error);
     case FIELD_POLICY:
         return take_policy(o, value, error);
-    case FIELD_STREAM:
-        return read_bool(&o->stream, value, field->name, error);
-    case FIELD_IGNORE_EOS:
-        return read_bool(&o->ignore_eos, value, field->name, error);
-    case FIELD_CACHE_PROMPT:
-        return read_bool(&o->cache_prompt, value, field->name, error);
-    case FIELD_PROGRESS:
-        return read_bool(&o->progress, value, field->name, error);
-    case FIELD_SELECTION:
-        return read_bool(&o->selection, value, field->name, error);
-    case FIELD_TIMELINE:
-        return read_bool(&o->timeline, value, field->name, error);
-    case FIELD_ADD_SPECIAL:
-        return read_bool(&o->add_special, value, field->name, error);
-    case FIELD_PARSE_SPECIAL:
-        return read_bool(&o->parse_special, value, field->name, error);
-    case FIELD_WITH_PIECES:
-        return read_bool(&o->with_pieces, value, field->name, error);
+    case FIELD_FLAG:
+        return read_bool((bool *)at, value, field->name, error);
+    case FIELD_NUMBER:
+        return read_number((double *)at, value, field->name, field->option, error);
     case FIELD_MODEL:
         return json_is_string(value) ? 0 : wrong_type(error, "model", "a text");
     default:

@@ -1,6 +1,7 @@
 /* gateway/order_fields.c - see order_fields.h. */
 #include "gateway/order_fields.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #define GENERATES (ORDER_CHAT | ORDER_COMPLETION)
@@ -10,6 +11,8 @@
 #define GRAMMAR   "answers are held to no grammar or schema (see response_format)"
 #define LOGPROBS  "the pipeline tells of the chosen token alone, of no alternatives"
 #define TEXT_ONLY "the model reads and writes text alone"
+
+#define AT(member) offsetof(struct order, member)
 
 static const struct order_field fields[] = {
     /* taken */
@@ -27,30 +30,30 @@ static const struct order_field fields[] = {
     {"content", ORDER_TOKENIZE, FIELD_PROMPT, NULL, NULL},
     {"tokens", ORDER_DETOKENIZE, FIELD_TOKENS, NULL, NULL},
     {"stop", ALL, FIELD_STOP, NULL, NULL},
-    {"stream", ALL, FIELD_STREAM, NULL, NULL},
+    {"stream", ALL, FIELD_FLAG, .at = AT(stream)},
     {"stream_options", GENERATES, FIELD_STREAM_OPTIONS, NULL, NULL},
     {"max_tokens", ALL, FIELD_PREDICT, NULL, NULL},
     {"max_completion_tokens", ORDER_CHAT, FIELD_PREDICT, NULL, NULL},
     {"n_predict", ALL, FIELD_PREDICT, NULL, NULL},
     {"seed", ALL, FIELD_SEED, NULL, NULL},
-    {"temperature", ALL, FIELD_TEMPERATURE, NULL, NULL},
+    {"temperature", ALL, FIELD_NUMBER, .at = AT(temperature), .option = "temp"},
     {"top_k", ALL, FIELD_TOP_K, NULL, NULL},
-    {"top_p", ALL, FIELD_TOP_P, NULL, NULL},
-    {"min_p", ALL, FIELD_MIN_P, NULL, NULL},
-    {"repeat_penalty", ALL, FIELD_REPEAT_PENALTY, NULL, NULL},
-    {"ignore_eos", ALL, FIELD_IGNORE_EOS, NULL, NULL},
-    {"cache_prompt", ALL, FIELD_CACHE_PROMPT, NULL, NULL},
+    {"top_p", ALL, FIELD_NUMBER, .at = AT(top_p), .option = "top-p"},
+    {"min_p", ALL, FIELD_NUMBER, .at = AT(min_p), .option = "min-p"},
+    {"repeat_penalty", ALL, FIELD_NUMBER, .at = AT(repeat_penalty), .option = "repeat-penalty"},
+    {"ignore_eos", ALL, FIELD_FLAG, .at = AT(ignore_eos)},
+    {"cache_prompt", ALL, FIELD_FLAG, .at = AT(cache_prompt)},
     {"logprobs", GENERATES, FIELD_LOGPROBS, NULL, NULL},
     {"response_format", GENERATES, FIELD_RESPONSE_FORMAT, NULL, NULL},
-    {"return_progress", GENERATES, FIELD_PROGRESS, NULL, NULL},
-    {"return_selection", GENERATES, FIELD_SELECTION, NULL, NULL},
-    {"return_timeline", GENERATES, FIELD_TIMELINE, NULL, NULL},
+    {"return_progress", GENERATES, FIELD_FLAG, .at = AT(progress)},
+    {"return_selection", GENERATES, FIELD_FLAG, .at = AT(selection)},
+    {"return_timeline", GENERATES, FIELD_FLAG, .at = AT(timeline)},
     {"alpha", ALL, FIELD_ALPHA, NULL, NULL},
     {"budget", ALL, FIELD_BUDGET, NULL, NULL},
     {"policy", ALL, FIELD_POLICY, NULL, NULL},
-    {"add_special", ORDER_TOKENIZE, FIELD_ADD_SPECIAL, NULL, NULL},
-    {"parse_special", ORDER_TOKENIZE | ORDER_COMPLETION, FIELD_PARSE_SPECIAL, NULL, NULL},
-    {"with_pieces", ORDER_TOKENIZE, FIELD_WITH_PIECES, NULL, NULL},
+    {"add_special", ORDER_TOKENIZE, FIELD_FLAG, .at = AT(add_special)},
+    {"parse_special", ORDER_TOKENIZE | ORDER_COMPLETION, FIELD_FLAG, .at = AT(parse_special)},
+    {"with_pieces", ORDER_TOKENIZE, FIELD_FLAG, .at = AT(with_pieces)},
     /* for the books of whoever runs a service, or hints that change no answer */
     {"user", ALL, FIELD_IGNORED, NULL, NULL},
     {"metadata", GENERATES, FIELD_IGNORED, NULL, NULL},

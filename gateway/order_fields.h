@@ -12,6 +12,8 @@
 enum field_id {
     FIELD_IGNORED, /* no effect here, whatever it says */
     FIELD_REFUSED, /* unless it has a value that asks for nothing */
+    FIELD_FLAG,    /* true or false, into the order */
+    FIELD_NUMBER,  /* a real number, in the range of an option */
     FIELD_MODEL,
     FIELD_MESSAGES,
     FIELD_TOOLS,
@@ -21,28 +23,15 @@ enum field_id {
     FIELD_AFTER,
     FIELD_TOKENS,
     FIELD_STOP,
-    FIELD_STREAM,
     FIELD_STREAM_OPTIONS,
     FIELD_PREDICT,
     FIELD_SEED,
-    FIELD_TEMPERATURE,
     FIELD_TOP_K,
-    FIELD_TOP_P,
-    FIELD_MIN_P,
-    FIELD_REPEAT_PENALTY,
-    FIELD_IGNORE_EOS,
-    FIELD_PROGRESS,
-    FIELD_SELECTION,
-    FIELD_TIMELINE,
     FIELD_LOGPROBS,
     FIELD_RESPONSE_FORMAT,
-    FIELD_CACHE_PROMPT,
     FIELD_ALPHA,
     FIELD_BUDGET,
     FIELD_POLICY,
-    FIELD_ADD_SPECIAL,
-    FIELD_PARSE_SPECIAL,
-    FIELD_WITH_PIECES,
 };
 
 struct order_field {
@@ -51,6 +40,8 @@ struct order_field {
     enum field_id id;
     const char *neutral; /* of a refused one: values that ask for nothing, as a JSON list */
     const char *why;     /* of a refused one */
+    size_t at;           /* of a flag or a number: where in struct order */
+    const char *option;  /* of a number */
 };
 
 /* NULL: there is no such field. */

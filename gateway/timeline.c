@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
+
 enum process { PROCESS_GPU, PROCESS_SCORER, PROCESS_DRIVE, PROCESS_COUNT };
 static const char *const part_names[] = {"gpu_worker", "cpu_scorer", "csd_agent", "others"};
 
@@ -34,13 +36,8 @@ void timeline_add(struct timeline *t, const void *events, size_t bytes)
     size_t n = bytes / sizeof *t->events;
     if (n > TIMELINE_EVENTS_MAX - t->n)
         n = TIMELINE_EVENTS_MAX - t->n;
-    if (t->n + n > t->room) {
-        struct stage_event *larger = realloc(t->events, (t->n + n) * sizeof *larger);
-        if (!larger)
-            return;
-        t->events = larger;
-        t->room = t->n + n;
-    }
+    if (!GROW(t->events, t->room, t->n + n))
+        return;
     if (n)
         memcpy(t->events + t->n, events, n * sizeof *t->events);
     t->n += n;

@@ -39,35 +39,20 @@ static void ask_for_tokens(struct upstream *up)
 {
     static const char text[] = FILL_BEFORE FILL_AFTER FILL_WANTED;
     Hill__Tokenize tokenize = HILL__TOKENIZE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *list[] = {&piece};
     piece.text = (ProtobufCBinaryData){sizeof text - 1, (uint8_t *)text};
     piece.kind = HILL__PROMPT_KIND__PROMPT_SPECIAL;
     tokenize.pieces = list;
     tokenize.n_pieces = 1;
-    message.body_case = HILL__MESSAGE__BODY_TOKENIZE;
-    message.tokenize = &tokenize;
-    client_send(&up->client, &message, NULL);
-}
-
-static void ask_status(struct upstream *up)
-{
-    Hill__StatusRequest status = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &status;
-    client_send(&up->client, &message, NULL);
+    client_send(&up->client, &PROTO_MESSAGE(TOKENIZE, tokenize, &tokenize), NULL);
 }
 
 static void ask(struct upstream *up)
 {
     Hill__ModelInfoRequest model = HILL__MODEL_INFO_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     ask_for_tokens(up); /* first: its answer is there when the model is known */
-    message.body_case = HILL__MESSAGE__BODY_MODEL_INFO_REQUEST;
-    message.model_info_request = &model;
-    client_send(&up->client, &message, NULL);
-    ask_status(up);
+    client_send(&up->client, &PROTO_MESSAGE(MODEL_INFO_REQUEST, model_info_request, &model), NULL);
+    client_ping(&up->client, NULL);
 }
 
 static void connect_now(struct upstream *up)
@@ -138,7 +123,7 @@ static void watch(struct upstream *up, bool watched, int64_t now_ns)
         up->heard_ns = now_ns; /* watched from now on, or it was this process that stood still */
     if (!up->asked_ns || now_ns - up->asked_ns > CLOCK_MS(PING_MS)) {
         up->asked_ns = now_ns;
-        ask_status(up);
+        client_ping(&up->client, NULL);
     }
 }
 

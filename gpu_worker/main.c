@@ -20,8 +20,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
 #include "gpu_worker/worker.h"
 
 #define ANSWER_SECONDS 10

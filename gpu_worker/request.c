@@ -26,15 +26,12 @@
 
 static void refuse(struct worker *w, const Hill__Prefill *prefill, int code, const char *text)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Done done = HILL__DONE__INIT;
     done.request_id = prefill->request_id;
     done.finish = HILL__FINISH_REASON__FINISH_ERROR;
     done.code = code;
     done.text = (char *)text;
-    message.body_case = HILL__MESSAGE__BODY_DONE;
-    message.done = &done;
-    worker_link_send(w->link, &message);
+    worker_link_send(w->link, &PROTO_MESSAGE(DONE, done, &done));
 }
 
 /* The vocabulary's bytes are made once, for the first request that needs them. */
@@ -564,7 +561,6 @@ int request_take_restored(struct request *r)
 
 static void send_done(struct request *r, int rc, const char *text)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Done done = HILL__DONE__INIT;
     int64_t ended_ns = clock_now_ns(), prompt_ns = r->prompt_done_ns ? r->prompt_done_ns : ended_ns;
     double decode_ms = (ended_ns - prompt_ns) * 1e-6;
@@ -603,9 +599,7 @@ static void send_done(struct request *r, int rc, const char *text)
     done.longest_gap_ms = r->longest_gap_ns * 1e-6;
     done.token_median_ms = step_times_token_ms(&r->times);
     done.idle_median_ms = step_times_idle_ms(&r->times);
-    message.body_case = HILL__MESSAGE__BODY_DONE;
-    message.done = &done;
-    worker_link_send(r->w->link, &message);
+    worker_link_send(r->w->link, &PROTO_MESSAGE(DONE, done, &done));
 }
 
 static void end_sequence(struct request *r, int rc)

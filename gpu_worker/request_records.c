@@ -33,16 +33,13 @@ void request_progress(struct request *r, uint32_t done)
     if (done < r->units && now < r->progress_ns + PROGRESS_NS)
         return;
     r->progress_ns = now;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Progress progress = HILL__PROGRESS__INIT;
     progress.request_id = r->prefill->request_id;
     progress.units_done = r->units_before + done;
     progress.units_total = r->units_before + r->units + r->units_behind;
     progress.decoded_tokens = r->reused > r->n_plain ? r->reused - r->n_plain : 0;
     progress.selected = r->selected && !r->predicted;
-    message.body_case = HILL__MESSAGE__BODY_PROGRESS;
-    message.progress = &progress;
-    worker_link_send(r->w->link, &message);
+    worker_link_send(r->w->link, &PROTO_MESSAGE(PROGRESS, progress, &progress));
 }
 
 int request_append_entries(struct request *r, uint32_t layer, uint32_t first, uint32_t n,
@@ -131,7 +128,6 @@ void request_send_token(struct request *r, uint32_t token, double logprob)
         step_times_add(&r->times, now - r->token_ns, r->idle_ns - r->token_idle_ns);
     r->token_ns = now;
     r->token_idle_ns = r->idle_ns;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Token body = HILL__TOKEN__INIT;
     body.request_id = r->prefill->request_id;
     body.index = r->predicted;
@@ -141,8 +137,6 @@ void request_send_token(struct request *r, uint32_t token, double logprob)
     hash_state_save(&state, r->hash);
     body.logits_state.data = (uint8_t *)&state;
     body.logits_state.len = sizeof state;
-    message.body_case = HILL__MESSAGE__BODY_TOKEN;
-    message.token = &body;
-    worker_link_send(r->w->link, &message);
+    worker_link_send(r->w->link, &PROTO_MESSAGE(TOKEN, token, &body));
     FAULT_POINT(gpu_worker, token, sent);
 }

@@ -107,15 +107,12 @@ static void find_beginning(struct request *r)
 
 void resume_tell(const struct request *r, uint32_t units, uint32_t repeated)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Resumed body = HILL__RESUMED__INIT;
     body.request_id = r->prefill->request_id;
     body.tokens = r->predicted;
     body.units = units;
     body.units_repeated = repeated;
-    message.body_case = HILL__MESSAGE__BODY_RESUMED;
-    message.resumed = &body;
-    worker_link_send(r->w->link, &message);
+    worker_link_send(r->w->link, &PROTO_MESSAGE(RESUMED, resumed, &body));
 }
 
 int resume_begin(struct request *r, struct hill_why *why)

@@ -39,16 +39,13 @@ struct save {
 static void tell(struct worker *w, uint64_t request_id, int code, const char *text,
                  const struct session_header *h)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Saved saved = HILL__SAVED__INIT;
     saved.request_id = request_id;
     saved.code = code;
     saved.text = (char *)text;
     saved.tokens = h ? h->n_tokens : 0;
     saved.bytes = h ? h->file_bytes : 0;
-    message.body_case = HILL__MESSAGE__BODY_SAVED;
-    message.saved = &saved;
-    worker_link_send(w->link, &message);
+    worker_link_send(w->link, &PROTO_MESSAGE(SAVED, saved, &saved));
 }
 
 static struct request *find(const struct worker *w, uint64_t request_id)

@@ -66,12 +66,8 @@ static void change(Hill__Selection *s, const struct options *options)
 int asked_selection_make(const struct options *options, struct client *client, Hill__Selection *out,
                          struct hill_why *why)
 {
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *reply = NULL;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    int code = client_call(client, &message, HILL__MESSAGE__BODY_STATUS_REPLY, CLIENT_ANSWER_MS,
-                           &reply, why);
+    Hill__Message *reply = NULL;
+    int code = client_status(client, CLIENT_ANSWER_MS, &reply, why);
     if (code)
         return code;
     if (reply->status_reply->selection) {

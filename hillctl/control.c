@@ -171,15 +171,10 @@ int command_status(int argc, char **argv)
         return left - 1;
     Hill__Message *answer;
     struct hill_why why;
-    int code = short_command_status(&c, &answer, &why);
+    int code = client_status(&c.client, CLIENT_ANSWER_MS, &answer, &why);
     if (code == 0) {
         if (options_flag(c.options, "json")) {
-            json_t *object = status_json(answer->status_reply);
-            if (!object ||
-                json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0 ||
-                putchar('\n') == EOF)
-                code = hill_fail(&why, HILL_E_IO, "writing the JSON to stdout failed");
-            json_decref(object);
+            code = report_write_json(status_json(answer->status_reply), &why);
         } else {
             status_print(answer->status_reply);
         }
@@ -189,15 +184,10 @@ int command_status(int argc, char **argv)
 }
 
 /* A request that is answered by Reply. */
-static int change(struct short_command *c, Hill__Message *message)
+static int change(struct short_command *c, const Hill__Message *message)
 {
-    Hill__Message *answer = NULL;
     struct hill_why why;
-    int code =
-        client_call(&c->client, message, HILL__MESSAGE__BODY_REPLY, CHANGE_MS, &answer, &why);
-    if (code == 0 && answer->reply->text[0])
-        printf("%s\n", answer->reply->text);
-    proto_free(answer);
+    int code = short_command_change(c, message, CHANGE_MS, &why);
     return short_command_end(c, code, &why);
 }
 
@@ -217,13 +207,10 @@ int command_attach(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__Attach attach = HILL__ATTACH__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     unsigned said = options_positional_count(c.options);
     attach.url = (char *)(said > 0 ? options_positional(c.options, 0) : "");
     attach.csd_model = (char *)(said > 1 ? options_positional(c.options, 1) : "");
-    message.body_case = HILL__MESSAGE__BODY_ATTACH;
-    message.attach = &attach;
-    return change(&c, &message);
+    return change(&c, &PROTO_MESSAGE(ATTACH, attach, &attach));
 }
 
 int command_detach(int argc, char **argv)
@@ -239,12 +226,9 @@ int command_detach(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__Detach detach = HILL__DETACH__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     detach.url =
         (char *)(options_positional_count(c.options) ? options_positional(c.options, 0) : "");
-    message.body_case = HILL__MESSAGE__BODY_DETACH;
-    message.detach = &detach;
-    return change(&c, &message);
+    return change(&c, &PROTO_MESSAGE(DETACH, detach, &detach));
 }
 
 int command_stop(int argc, char **argv)
@@ -258,9 +242,6 @@ int command_stop(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     shutdown.graceful = true;
-    message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
-    message.shutdown = &shutdown;
-    return change(&c, &message);
+    return change(&c, &PROTO_MESSAGE(SHUTDOWN, shutdown, &shutdown));
 }

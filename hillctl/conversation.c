@@ -6,16 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "chat/chat_prompt.h"
 
 int conversation_open(struct conversation *c, struct client *client, const char *system,
                       struct hill_why *why)
 {
     Hill__ModelInfoRequest request = HILL__MODEL_INFO_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     *c = (struct conversation){0};
-    message.body_case = HILL__MESSAGE__BODY_MODEL_INFO_REQUEST;
-    message.model_info_request = &request;
+    Hill__Message message = PROTO_MESSAGE(MODEL_INFO_REQUEST, model_info_request, &request);
     int code = client_call(client, &message, HILL__MESSAGE__BODY_MODEL_INFO, CLIENT_ANSWER_MS,
                            &c->info, why);
     if (code)
@@ -41,17 +40,11 @@ void conversation_close(struct conversation *c)
 int conversation_add(struct conversation *c, enum chat_role role, const char *text, uint64_t bytes,
                      struct hill_why *why)
 {
-    if (c->count == c->room) {
-        unsigned room = c->room * 2 + 8;
-        struct chat_message *larger = realloc(c->messages, room * sizeof *larger);
-        if (!larger)
-            return hill_fail(why, HILL_E_NOMEM, "out of memory for the conversation");
-        c->messages = larger;
-        c->room = room;
-    }
     char *copy = malloc(bytes + 1);
-    if (!copy)
+    if (!copy || !GROW(c->messages, c->room, c->count + 1)) {
+        free(copy);
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the conversation");
+    }
     memcpy(copy, bytes ? text : "", bytes);
     copy[bytes] = '\0';
     c->messages[c->count++] = (struct chat_message){role, copy, bytes};

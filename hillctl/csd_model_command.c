@@ -10,7 +10,7 @@ static int show(struct short_command *c, struct hill_why *why)
 {
     Hill__Message *answer;
     char text[CSD_MODEL_TEXT];
-    int code = short_command_status(c, &answer, why);
+    int code = client_status(&c->client, CLIENT_ANSWER_MS, &answer, why);
     if (code != 0)
         return code;
     struct csd_model model = proto_csd_model(answer->status_reply->csd_model);
@@ -22,17 +22,9 @@ static int show(struct short_command *c, struct hill_why *why)
 static int change(struct short_command *c, const char *text, struct hill_why *why)
 {
     Hill__CsdModelChange body = HILL__CSD_MODEL_CHANGE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *answer;
     body.text = (char *)text;
-    message.body_case = HILL__MESSAGE__BODY_CSD_MODEL_CHANGE;
-    message.csd_model_change = &body;
-    int code = client_call(&c->client, &message, HILL__MESSAGE__BODY_REPLY, CLIENT_ANSWER_MS,
-                           &answer, why);
-    if (code != 0)
-        return code;
-    printf("%s\n", answer->reply->text);
-    proto_free(answer);
-    return 0;
+    return short_command_change(c, &PROTO_MESSAGE(CSD_MODEL_CHANGE, csd_model_change, &body),
+                                CLIENT_ANSWER_MS, why);
 }
 
 int command_csd_model(int argc, char **argv)

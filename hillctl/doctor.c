@@ -28,6 +28,7 @@
 #include "base/memory_room.h"
 #include "proto/options_hill.h"
 #include "hillctl/probe.h"
+#include "hillctl/report.h"
 
 #define GIB (1024.0 * 1024.0 * 1024.0)
 
@@ -343,9 +344,7 @@ static int print_json(const struct finding *findings, bool can_run, struct hill_
                                       findings[i].hint[0] ? findings[i].hint : NULL));
     json_object_set_new(object, "can_run", json_boolean(can_run));
     json_object_set_new(object, "checks", list);
-    bool written = json_dumpf(object, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF;
-    json_decref(object);
-    return written ? 0 : hill_fail(why, HILL_E_IO, "writing the JSON to stdout failed");
+    return report_write_json(object, why);
 }
 
 static void print_lines(const struct finding *findings, bool can_run)

@@ -35,7 +35,6 @@ int exchange_send(struct exchange *x, const struct exchange_request *request, st
     const struct hill_request_options *options = request->options;
     Hill__Sampling sampling = HILL__SAMPLING__INIT;
     Hill__Generate generate = HILL__GENERATE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__PromptPiece **pieces = chat_prompt_wire(request->pieces, request->n_pieces);
     if (!pieces)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt");
@@ -63,9 +62,7 @@ int exchange_send(struct exchange *x, const struct exchange_request *request, st
     generate.after = request->after;
     generate.selection = request->selection;
     generate.no_prefix_cache = options->no_prefix_cache;
-    message.body_case = HILL__MESSAGE__BODY_GENERATE;
-    message.generate = &generate;
-    int code = exchange_send_order(x, &message, why);
+    int code = exchange_send_order(x, &PROTO_MESSAGE(GENERATE, generate, &generate), why);
     free(pieces);
     return code;
 }
@@ -73,20 +70,13 @@ int exchange_send(struct exchange *x, const struct exchange_request *request, st
 static void send_cancel(struct exchange *x)
 {
     Hill__Cancel cancel = HILL__CANCEL__INIT; /* id 0: the one of this connection */
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_CANCEL;
-    message.cancel = &cancel;
-    client_send(x->client, &message, NULL);
+    client_send(x->client, &PROTO_MESSAGE(CANCEL, cancel, &cancel), NULL);
     x->cancelling = true;
 }
 
 static void send_ping(struct exchange *x)
 {
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    client_send(x->client, &message, NULL);
+    client_ping(x->client, NULL);
     x->last_ping_ns = clock_now_ns();
 }
 

@@ -111,7 +111,6 @@ static int take_prompt(struct generation *g, struct hill_why *why)
 static int send_restore(struct generation *g, const struct options *options, struct hill_why *why)
 {
     Hill__RestoreSession restore = HILL__RESTORE_SESSION__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Selection selection;
     int code = g->selects ? asked_selection_make(options, &g->client, &selection, why) : 0;
     if (code)
@@ -131,8 +130,7 @@ static int send_restore(struct generation *g, const struct options *options, str
     restore.n_pieces = g->prompt && !g->n_ids ? 1 : 0;
     restore.token_ids = g->ids;
     restore.n_token_ids = g->n_ids;
-    message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
-    message.restore_session = &restore;
+    Hill__Message message = PROTO_MESSAGE(RESTORE_SESSION, restore_session, &restore);
     return exchange_send_order(&g->exchange, &message, why);
 }
 
@@ -174,12 +172,8 @@ static int print_result(struct generation *g, int code, struct hill_why *why)
     g->exchange.report.code = code;
     g->exchange.report.why = why->text;
     if (g->options.json) {
-        json_t *object = report_json(&g->exchange.report);
-        if (!object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0 ||
-            fputc('\n', stdout) == EOF || fflush(stdout) != 0)
-            code =
-                code != 0 ? code : hill_fail(why, HILL_E_IO, "writing the JSON to stdout failed");
-        json_decref(object);
+        int written = report_write_json(report_json(&g->exchange.report), code ? NULL : why);
+        code = code ? code : written;
     } else if (g->exchange.report.text_bytes) {
         fputc('\n', stdout);
         fflush(stdout);

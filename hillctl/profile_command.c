@@ -1,7 +1,6 @@
 /* hillctl/profile_command.c - `hillctl profile`: measure how fast CPU and drive are, now. */
 #include "hillctl/command_list.h"
 
-#include <jansson.h>
 #include <stdio.h>
 
 #include "hillctl/report.h"
@@ -44,21 +43,15 @@ int command_profile(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__ProfileRequest request = HILL__PROFILE_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *result = NULL;
+    Hill__Message *result = NULL;
     struct hill_why why = {""};
-    message.body_case = HILL__MESSAGE__BODY_PROFILE_REQUEST;
-    message.profile_request = &request;
+    Hill__Message message = PROTO_MESSAGE(PROFILE_REQUEST, profile_request, &request);
     int code = client_call(&c.client, &message, HILL__MESSAGE__BODY_PROFILE_RESULT,
                            CLIENT_ANSWER_MS, &result, &why);
-    if (code == 0 && options_flag(c.options, "json")) {
-        json_t *object = report_profile_json(result->profile_result->profile);
-        if (json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) != 0 ||
-            putchar('\n') == EOF)
-            code = hill_fail(&why, HILL_E_IO, "writing the JSON to stdout failed");
-        json_decref(object);
-    } else if (code == 0) {
+    if (code == 0 && options_flag(c.options, "json"))
+        code = report_write_json(report_profile_json(result->profile_result->profile), &why);
+    else if (code == 0)
         print(result->profile_result->profile);
-    }
     proto_free(result);
     return short_command_end(&c, code, &why);
 }

@@ -320,6 +320,15 @@ json_t *report_json(const struct report *r)
     return object;
 }
 
+int report_write_json(json_t *object, struct hill_why *why)
+{
+    bool written = object &&
+                   json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12)) == 0 &&
+                   putchar('\n') != EOF && fflush(stdout) == 0;
+    json_decref(object);
+    return written ? 0 : hill_fail(why, HILL_E_IO, "writing the JSON to stdout failed");
+}
+
 json_t *report_writes_json(const Hill__CsdModelCounters *c)
 {
     if (!c || !c->payload_bytes)

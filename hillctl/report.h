@@ -24,6 +24,9 @@ struct report {
     const char *why;              /* of code */
 };
 
+/* An object, which is dropped, to stdout. NULL: HILL_E_IO, too. */
+int report_write_json(json_t *object, struct hill_why *why);
+
 /* Every field of docs/interface.md; null where nothing was measured. The caller decrefs. NULL when
  * out of memory. */
 json_t *report_json(const struct report *report);

@@ -47,15 +47,6 @@ int session_path_to_write(char out[HILL_PATH_BYTES], const char *given, struct h
                      strerror(err));
 }
 
-static int send_ping(struct client *client, struct hill_why *why)
-{
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    return client_send(client, &message, why);
-}
-
 /* A prompt may have to be computed first: as long as the coordinator lives. */
 static int await_reply(struct client *client, struct hill_why *why)
 {
@@ -80,7 +71,7 @@ static int await_reply(struct client *client, struct hill_why *why)
         } else if (clock_now_ns() - heard_ns > CLOCK_MS(CLIENT_ANSWER_MS)) {
             return hill_fail(why, HILL_E_PEER_GONE, "the pipeline in %s stopped answering",
                              client->run_dir);
-        } else if ((code = send_ping(client, why))) {
+        } else if ((code = client_ping(client, why))) {
             return code;
         }
     }
@@ -102,7 +93,6 @@ int command_save(int argc, char **argv)
     struct hill_why why = {""};
     int64_t id = 0;
     Hill__SaveSession save = HILL__SAVE_SESSION__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     int code = 0;
     if (options_positional_count(c.options) != 2)
         code =
@@ -114,10 +104,8 @@ int command_save(int argc, char **argv)
         code = session_path(path, options_positional(c.options, 1), &why);
     save.request_id = (uint64_t)id;
     save.path = path;
-    message.body_case = HILL__MESSAGE__BODY_SAVE_SESSION;
-    message.save_session = &save;
     if (!code)
-        code = client_send(&c.client, &message, &why);
+        code = client_send(&c.client, &PROTO_MESSAGE(SAVE_SESSION, save_session, &save), &why);
     if (!code)
         code = await_reply(&c.client, &why);
     return short_command_end(&c, code, &why);

@@ -39,12 +39,14 @@ int short_command_end(struct short_command *c, int code, const struct hill_why *
     return hill_exit_code(code);
 }
 
-int short_command_status(struct short_command *c, Hill__Message **out, struct hill_why *why)
+int short_command_change(struct short_command *c, const Hill__Message *message, int64_t patience_ms,
+                         struct hill_why *why)
 {
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    return client_call(&c->client, &message, HILL__MESSAGE__BODY_STATUS_REPLY, CLIENT_ANSWER_MS,
-                       out, why);
+    Hill__Message *answer = NULL;
+    int code =
+        client_call(&c->client, message, HILL__MESSAGE__BODY_REPLY, patience_ms, &answer, why);
+    if (code == 0 && answer->reply->text[0])
+        printf("%s\n", answer->reply->text);
+    proto_free(answer);
+    return code;
 }

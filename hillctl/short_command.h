@@ -25,7 +25,8 @@ int short_command_begin(struct short_command *c, int argc, char **argv);
 /* Say what failed, close, and return the exit code. */
 int short_command_end(struct short_command *c, int code, const struct hill_why *why);
 
-/* Ask for the status; *out is freed by proto_free. */
-int short_command_status(struct short_command *c, Hill__Message **out, struct hill_why *why);
+/* A request that is answered by Reply, whose text is printed. */
+int short_command_change(struct short_command *c, const Hill__Message *message, int64_t patience_ms,
+                         struct hill_why *why);
 
 #endif

@@ -83,11 +83,6 @@ static const char *plain(const struct top *t)
     return t->colour ? "\033[39m" : "";
 }
 
-static void end_line(const struct top *t)
-{
-    fputc('\n', t->out);
-}
-
 /* A bar of how much of it is full. */
 static const char *bar(char out[BAR_CELLS + 3], double share)
 {
@@ -125,14 +120,12 @@ static void print_head(const struct top *t)
     const Hill__StatusReply *s = t->now->status_reply;
     fprintf(t->out,
             "hillinfer  %s%s%s, epoch %" PRIu32 ", up %.0f s, %" PRIu32 " running, %" PRIu32
-            " waiting, %" PRIu64 " done",
+            " waiting, %" PRIu64 " done\n",
             s->ready ? "" : red(t), s->ready ? "ready" : "not ready", s->ready ? "" : plain(t),
             s->epoch, s->uptime_seconds, s->requests_running, s->requests_waiting,
             s->requests_done);
-    end_line(t);
-    fprintf(t->out, "model      %s, context %" PRIu32 " tokens; drive %s", s->model, s->ctx_tokens,
-            s->csd_attached ? s->csd_url : "none");
-    end_line(t);
+    fprintf(t->out, "model      %s, context %" PRIu32 " tokens; drive %s\n", s->model,
+            s->ctx_tokens, s->csd_attached ? s->csd_url : "none");
     if (s->csd_model && s->csd_model->on) {
         struct csd_model model = proto_csd_model(s->csd_model);
         char text[CSD_MODEL_TEXT];
@@ -142,7 +135,7 @@ static void print_head(const struct top *t)
                     "; %" PRIu64 " of %" PRIu64
                     " commands late, the drive is slower than the model",
                     s->csd_model_counters->late, s->csd_model_counters->commands);
-        end_line(t);
+        fputc('\n', t->out);
     }
 }
 
@@ -191,7 +184,7 @@ static void print_request(const struct top *t, const Hill__RunningRequest *r)
     }
     if (r->attempts > 1)
         fprintf(t->out, ", attempt %" PRIu32, r->attempts);
-    end_line(t);
+    fputc('\n', t->out);
 }
 
 static void print_requests(const struct top *t)
@@ -213,7 +206,7 @@ static void print_requests(const struct top *t)
         fprintf(t->out, "           together %.1f tokens/s", sum);
     else
         return;
-    end_line(t);
+    fputc('\n', t->out);
 }
 
 static void print_tier(const struct top *t, const char *name, const Hill__TierStats *tier,
@@ -222,15 +215,13 @@ static void print_tier(const struct top *t, const char *name, const Hill__TierSt
     char cells[BAR_CELLS + 3];
     double share = ratio((double)tier->bytes, (double)tier->cap_bytes);
     if (t->narrow) {
-        fprintf(t->out, "%-8s %10.1f %10.1f %5.1f %% %6.1f %%", name, (double)tier->bytes / MIB,
+        fprintf(t->out, "%-8s %10.1f %10.1f %5.1f %% %6.1f %%\n", name, (double)tier->bytes / MIB,
                 (double)tier->cap_bytes / MIB, 100 * share, 100 * ratio((double)tier->hits, hits));
-        end_line(t);
         return;
     }
-    fprintf(t->out, "%-8s %12" PRIu64 " %10.1f %10.1f %s %5.1f %% %12" PRIu64 " %6.1f %%", name,
+    fprintf(t->out, "%-8s %12" PRIu64 " %10.1f %10.1f %s %5.1f %% %12" PRIu64 " %6.1f %%\n", name,
             tier->tokens, (double)tier->bytes / MIB, (double)tier->cap_bytes / MIB,
             bar(cells, share), 100 * share, tier->hits, 100 * ratio((double)tier->hits, hits));
-    end_line(t);
 }
 
 static void add_tier(Hill__TierStats *sum, const Hill__TierStats *one)
@@ -282,21 +273,18 @@ static void print_live(const struct top *t)
     struct sums sums;
     const Hill__SequenceStats *s = sum_live(&sums, t->now->status_reply);
     if (!s) {
-        fprintf(t->out, "tiers      nothing has been kept yet");
-        end_line(t);
+        fprintf(t->out, "tiers      nothing has been kept yet\n");
         return;
     }
     double hits = (double)(s->gpu->hits + s->hot->hits + s->cold->hits);
-    if (!s->request_id) {
-        fprintf(t->out, "of the request that ended last:");
-        end_line(t);
-    }
+    if (!s->request_id)
+        fprintf(t->out, "of the request that ended last:\n");
     if (t->narrow)
         fprintf(t->out, "%-8s %10s %10s %7s %8s", "tier", "MiB", "cap MiB", "full", "share");
     else
         fprintf(t->out, "%-8s %12s %10s %10s %-*s %7s %12s %8s", "tier", "entries", "MiB",
                 "cap MiB", BAR_CELLS + 2, "", "full", "selected", "share");
-    end_line(t);
+    fputc('\n', t->out);
     print_tier(t, "GPU", s->gpu, hits);
     print_tier(t, "hot", s->hot, hits);
     print_tier(t, "cold", s->cold, hits);
@@ -304,13 +292,12 @@ static void print_live(const struct top *t)
             s->demoted, s->promoted, s->bounced);
     if (s->queries)
         fprintf(t->out, "; %" PRIu64 " queries of %" PRIu32 " tokens", s->queries, s->budget);
-    end_line(t);
+    fputc('\n', t->out);
     fprintf(t->out,
             "link       keys %" PRIu64 " B, scores %.2f MiB, selected KV %.2f MiB; flash read %.1f "
-            "MiB, written %.1f MiB",
+            "MiB, written %.1f MiB\n",
             s->link_key_bytes, (double)s->link_score_bytes / MIB, (double)s->link_kv_bytes / MIB,
             (double)s->flash_read_bytes / MIB, (double)s->flash_write_bytes / MIB);
-    end_line(t);
 }
 
 /* The same process in the answer before; NULL: there is none. */
@@ -348,7 +335,7 @@ static void print_process(const struct top *t, const Hill__WorkerStatus *w)
             away ? red(t) : "", w->state, away ? plain(t) : "", cpu, (double)w->rss_bytes / MIB);
     if (!t->narrow)
         fprintf(t->out, " %8" PRIu32 "  %s", w->restarts, w->device);
-    end_line(t);
+    fputc('\n', t->out);
 }
 
 static void print_all(const struct top *t)
@@ -356,13 +343,13 @@ static void print_all(const struct top *t)
     const Hill__StatusReply *s = t->now->status_reply;
     print_head(t);
     print_requests(t);
-    end_line(t);
+    fputc('\n', t->out);
     print_live(t);
-    end_line(t);
+    fputc('\n', t->out);
     fprintf(t->out, "%-12s %8s %-10s %7s %9s", "process", "pid", "state", "CPU %", "RSS MiB");
     if (!t->narrow)
         fprintf(t->out, " %8s  %s", "restarts", "device");
-    end_line(t);
+    fputc('\n', t->out);
     if (s->coordinator)
         print_process(t, s->coordinator);
     for (size_t i = 0; i < s->n_workers && i < SHOWN_MAX; i++)
@@ -450,7 +437,7 @@ static int pause_for_keys(struct top *t, int64_t until_ns, struct hill_why *why)
 static int refresh(struct top *t, struct hill_why *why)
 {
     Hill__Message *answer;
-    int code = short_command_status(&t->command, &answer, why);
+    int code = client_status(&t->command.client, CLIENT_ANSWER_MS, &answer, why);
     if (code != 0)
         return code;
     proto_free(t->before);

@@ -67,12 +67,10 @@ static int close_output(struct watch *w, int code, struct hill_why *why)
  */
 static int round_of(struct watch *w, bool on, struct hill_why *why)
 {
-    Hill__Message request = HILL__MESSAGE__INIT;
     Hill__TraceRequest body = HILL__TRACE_REQUEST__INIT;
     body.on = on;
     body.serial = ++w->serial;
-    request.body_case = HILL__MESSAGE__BODY_TRACE_REQUEST;
-    request.trace_request = &body;
+    Hill__Message request = PROTO_MESSAGE(TRACE_REQUEST, trace_request, &body);
     Hill__Message *message;
     int code = client_call(&w->command.client, &request, HILL__MESSAGE__BODY_TRACE_ANSWER,
                            CLIENT_ANSWER_MS, &message, why);

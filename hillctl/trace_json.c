@@ -5,25 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
+
 enum flow_place { FLOW_NONE, FLOW_START, FLOW_STEP, FLOW_END };
 
 /* ---- collecting --------------------------------------------------------------------------- */
-
-static int make_room(struct trace_collection *c, uint32_t more)
-{
-    uint64_t wanted = (uint64_t)c->n_events + more;
-    if (wanted <= c->capacity)
-        return 0;
-    uint64_t capacity = c->capacity ? c->capacity : 4096;
-    while (capacity < wanted)
-        capacity *= 2;
-    struct traced_event *events = realloc(c->events, capacity * sizeof *events);
-    if (!events)
-        return HILL_E_NOMEM;
-    c->events = events;
-    c->capacity = (uint32_t)capacity;
-    return 0;
-}
 
 static uint32_t process_of(struct trace_collection *c, const Hill__TraceAnswer *answer)
 {
@@ -48,14 +34,8 @@ static void add_turn(struct trace_collection *c, uint32_t sequence, uint64_t req
  * known is not among them, others were lost behind it: whose the spans were is not known. */
 static int collect_turns(struct trace_collection *c, const Hill__TraceAnswer *answer)
 {
-    if (c->n_turns + 2 * answer->n_turns > c->turns_room) {
-        size_t room = 2 * (c->n_turns + 2 * answer->n_turns);
-        struct traced_turn *turns = realloc(c->turns, room * sizeof *turns);
-        if (!turns)
-            return HILL_E_NOMEM;
-        c->turns = turns;
-        c->turns_room = room;
-    }
+    if (!GROW(c->turns, c->turns_room, c->n_turns + 2 * answer->n_turns))
+        return HILL_E_NOMEM;
     for (size_t i = 0; i < answer->n_turns; i++) {
         const Hill__SequenceTurn *turn = answer->turns[i];
         bool oldest = i == 0 || answer->turns[i - 1]->sequence != turn->sequence;
@@ -76,9 +56,8 @@ int trace_collect(struct trace_collection *c, const Hill__TraceAnswer *answer)
     uint32_t n = (uint32_t)(answer->events.len / sizeof(struct stage_event));
     uint32_t process = process_of(c, answer), room = TRACE_EVENTS_MAX - c->n_events;
     uint32_t taken = process == TRACE_PROCESSES_MAX ? 0 : n < room ? n : room;
-    int code = make_room(c, taken);
-    if (code != 0)
-        return code;
+    if (!GROW(c->events, c->capacity, c->n_events + taken))
+        return HILL_E_NOMEM;
     c->lost += answer->lost;
     c->dropped += n - taken;
     if (process < TRACE_PROCESSES_MAX) {

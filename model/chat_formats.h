@@ -20,7 +20,7 @@ enum chat_system_place {
     CHAT_SYSTEM_NONE,  /* the template has no place for one (Gemma 1 and 2) */
 };
 
-enum chat_strip { CHAT_STRIP_LEFT = 1, CHAT_STRIP_RIGHT = 2 };
+enum chat_strip { CHAT_STRIP_LEFT = 1, CHAT_STRIP_RIGHT = 2, CHAT_STRIP_BOTH = 3 };
 
 /* What the template does with a model's reasoning in an earlier answer that has "</think>". */
 enum chat_thought {

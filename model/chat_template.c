@@ -8,6 +8,7 @@
 
 #include <xxhash.h>
 
+#include "base/grow.h"
 #include "model/chat_formats.h"
 
 /* ---- recognition ------------------------------------------------------------------------- */
@@ -139,31 +140,18 @@ static void add_bytes(struct builder *b, const char *text, uint64_t bytes, enum 
     struct chat_prompt *out = b->out;
     if (b->failed || !bytes)
         return;
-    if (bytes > b->room - b->bytes) {
-        uint64_t room = (b->bytes + bytes) * 2;
-        char *larger = realloc(out->texts, room);
-        b->failed = !larger;
-        if (!larger)
-            return;
-        out->texts = larger;
-        b->room = room;
-    }
+    b->failed = !GROW(out->texts, b->room, b->bytes + bytes);
+    if (b->failed)
+        return;
     memcpy(out->texts + b->bytes, text, bytes);
     b->bytes += bytes;
     if (out->n_pieces && out->pieces[out->n_pieces - 1].kind == kind) {
         out->pieces[out->n_pieces - 1].bytes += bytes;
         return;
     }
-    if (out->n_pieces == b->piece_room) {
-        uint64_t room = b->piece_room * 2 + 8;
-        struct prompt_piece *larger = realloc(out->pieces, room * sizeof *larger);
-        b->failed = !larger;
-        if (!larger)
-            return;
-        out->pieces = larger;
-        b->piece_room = room;
-    }
-    out->pieces[out->n_pieces++] = (struct prompt_piece){NULL, bytes, kind};
+    b->failed = !GROW(out->pieces, b->piece_room, out->n_pieces + 1);
+    if (!b->failed)
+        out->pieces[out->n_pieces++] = (struct prompt_piece){NULL, bytes, kind};
 }
 
 /* A text of the format, its marks replaced. */

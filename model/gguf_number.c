@@ -5,46 +5,21 @@
 
 #include <string.h>
 
-#define LOAD(type, from)                                                                           \
-    __extension__({                                                                                \
-        type loaded_;                                                                              \
-        memcpy(&loaded_, (from), sizeof loaded_);                                                  \
-        loaded_;                                                                                   \
-    })
-
 bool gguf_integer(const struct gguf_value *value, uint64_t *bits, bool *negative)
 {
-    int64_t number = 0;
-    switch (value->type) {
-    case GGUF_U8:
-        number = *value->data;
-        break;
-    case GGUF_I8:
-        number = LOAD(int8_t, value->data);
-        break;
-    case GGUF_U16:
-        number = LOAD(uint16_t, value->data);
-        break;
-    case GGUF_I16:
-        number = LOAD(int16_t, value->data);
-        break;
-    case GGUF_U32:
-        number = LOAD(uint32_t, value->data);
-        break;
-    case GGUF_I32:
-        number = LOAD(int32_t, value->data);
-        break;
-    case GGUF_I64:
-        number = LOAD(int64_t, value->data);
-        break;
-    case GGUF_U64:
-        *bits = LOAD(uint64_t, value->data);
-        *negative = false;
-        return true;
-    default:
+    static const struct {
+        uint8_t bytes;
+        bool is_signed;
+    } integers[GGUF_F64 + 1] = {
+        [GGUF_U8] = {1, false},  [GGUF_I8] = {1, true},   [GGUF_U16] = {2, false},
+        [GGUF_I16] = {2, true},  [GGUF_U32] = {4, false}, [GGUF_I32] = {4, true},
+        [GGUF_U64] = {8, false}, [GGUF_I64] = {8, true}};
+    unsigned bytes = value->type <= GGUF_F64 ? integers[value->type].bytes : 0;
+    if (!bytes)
         return false;
-    }
-    *bits = (uint64_t)number;
-    *negative = number < 0;
+    uint64_t number = 0, sign = UINT64_C(1) << (8 * bytes - 1);
+    memcpy(&number, value->data, bytes); /* little endian, as the file (blocks.c) */
+    *negative = integers[value->type].is_signed && (number & sign);
+    *bits = *negative ? number | (0 - sign) : number;
     return true;
 }

@@ -309,36 +309,25 @@ static struct shape part_shape(const struct model_hparams *hp, enum arch_part pa
 {
     uint64_t n = hp->n_embd, ff = hp->n_ff, q = (uint64_t)hp->n_heads * hp->head_dim,
              kv = (uint64_t)hp->n_kv_heads * hp->head_dim;
-    switch (part) {
-    case ARCH_PART_Q:
-        return (struct shape){n, q};
-    case ARCH_PART_K:
-    case ARCH_PART_V:
-        return (struct shape){n, kv};
-    case ARCH_PART_QKV:
-        return (struct shape){n, q + 2 * kv};
-    case ARCH_PART_Q_BIAS:
-        return (struct shape){q, 1};
-    case ARCH_PART_K_BIAS:
-    case ARCH_PART_V_BIAS:
-        return (struct shape){kv, 1};
-    case ARCH_PART_Q_NORM:
-    case ARCH_PART_K_NORM:
-        return (struct shape){hp->head_dim, 1};
-    case ARCH_PART_OUTPUT:
-        return (struct shape){q, n};
-    case ARCH_PART_GATE:
-    case ARCH_PART_UP:
-        return (struct shape){n, ff};
-    case ARCH_PART_GATE_UP:
-        return (struct shape){n, 2 * ff};
-    case ARCH_PART_UP_BIAS:
-        return (struct shape){ff, 1};
-    case ARCH_PART_DOWN:
-        return (struct shape){ff, n};
-    default: /* norms, and biases of what is added to the residual */
-        return (struct shape){n, 1};
-    }
+    const struct shape shapes[ARCH_PART_COUNT] = {
+        [ARCH_PART_Q] = {n, q},
+        [ARCH_PART_K] = {n, kv},
+        [ARCH_PART_V] = {n, kv},
+        [ARCH_PART_QKV] = {n, q + 2 * kv},
+        [ARCH_PART_Q_BIAS] = {q, 1},
+        [ARCH_PART_K_BIAS] = {kv, 1},
+        [ARCH_PART_V_BIAS] = {kv, 1},
+        [ARCH_PART_Q_NORM] = {hp->head_dim, 1},
+        [ARCH_PART_K_NORM] = {hp->head_dim, 1},
+        [ARCH_PART_OUTPUT] = {q, n},
+        [ARCH_PART_GATE] = {n, ff},
+        [ARCH_PART_UP] = {n, ff},
+        [ARCH_PART_GATE_UP] = {n, 2 * ff},
+        [ARCH_PART_UP_BIAS] = {ff, 1},
+        [ARCH_PART_DOWN] = {ff, n},
+    };
+    /* norms, and biases of what is added to the residual */
+    return shapes[part].width ? shapes[part] : (struct shape){n, 1};
 }
 
 static int check_layers(const struct context *c)

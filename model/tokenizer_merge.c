@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 
+#include "base/grow.h"
 #include "model/tokenizer_internal.h"
 
 void merge_scratch_finish(struct merge_scratch *scratch)
@@ -15,27 +16,10 @@ void merge_scratch_finish(struct merge_scratch *scratch)
     free(scratch->heap);
 }
 
-/* Make room for one more item; 0 or HILL_E_NOMEM. */
-static int grow(void **items, uint64_t count, uint64_t *capacity, size_t item_bytes)
-{
-    if (count < *capacity)
-        return 0;
-    uint64_t more = *capacity ? *capacity * 2 : 256;
-    void *moved = realloc(*items, more * item_bytes);
-    if (!moved)
-        return HILL_E_NOMEM;
-    *items = moved;
-    *capacity = more;
-    return 0;
-}
-
 int merge_add_symbol(struct merge_scratch *s, uint32_t offset, uint32_t length, uint32_t id)
 {
-    void *items = s->symbols;
-    int rc = grow(&items, s->n_symbols, &s->symbol_capacity, sizeof *s->symbols);
-    s->symbols = items;
-    if (rc)
-        return rc;
+    if (!GROW(s->symbols, s->symbol_capacity, s->n_symbols + 1))
+        return HILL_E_NOMEM;
     uint32_t index = (uint32_t)s->n_symbols++;
     s->symbols[index] =
         (struct symbol){index ? index - 1 : SYMBOL_END, SYMBOL_END, offset, length, id};
@@ -53,11 +37,8 @@ static bool before(const struct merge_step *a, const struct merge_step *b)
 
 static int heap_push(struct merge_scratch *s, struct merge_step step)
 {
-    void *items = s->heap;
-    int rc = grow(&items, s->n_heap, &s->heap_capacity, sizeof *s->heap);
-    s->heap = items;
-    if (rc)
-        return rc;
+    if (!GROW(s->heap, s->heap_capacity, s->n_heap + 1))
+        return HILL_E_NOMEM;
     uint64_t at = s->n_heap++;
     while (at > 0 && before(&step, &s->heap[(at - 1) / 2])) {
         s->heap[at] = s->heap[(at - 1) / 2];

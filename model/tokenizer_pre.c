@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "model/tokenizer_internal.h"
 #include "model/utf8.h"
 
@@ -260,14 +261,8 @@ bool pre_tokenizer_adds_bos(const struct pre_tokenizer *pre)
 
 static int add_cut(struct cuts *cuts, uint64_t end)
 {
-    if (cuts->count == cuts->capacity) {
-        uint64_t more = cuts->capacity ? cuts->capacity * 2 : 256;
-        uint64_t *moved = realloc(cuts->ends, more * sizeof *moved);
-        if (!moved)
-            return HILL_E_NOMEM;
-        cuts->ends = moved;
-        cuts->capacity = more;
-    }
+    if (!GROW(cuts->ends, cuts->capacity, cuts->count + 1))
+        return HILL_E_NOMEM;
     cuts->ends[cuts->count++] = end;
     return 0;
 }

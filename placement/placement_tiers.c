@@ -3,20 +3,15 @@
  * see placement_internal.h. Concurrency: one thread per placement. Failure: HILL_E_NOMEM, and
  * nothing has changed.
  */
+#include "base/grow.h"
 #include "placement/placement_internal.h"
 
 #include <stdlib.h>
 
 static int note(struct placement_list *list, uint32_t position)
 {
-    if (list->count == list->room) {
-        uint32_t room = list->room ? list->room * 2 : 16;
-        uint32_t *items = realloc(list->items, room * sizeof *items);
-        if (items == NULL)
-            return HILL_E_NOMEM;
-        list->items = items;
-        list->room = room;
-    }
+    if (!GROW(list->items, list->room, list->count + 1))
+        return HILL_E_NOMEM;
     list->items[list->count++] = position;
     return 0;
 }

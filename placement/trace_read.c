@@ -5,6 +5,7 @@
  * of the file before anything is read or allocated. Who calls it: hill-kvtrace, bench, tests.
  * Failure: as trace.h.
  */
+#include "base/grow.h"
 #include "placement/trace.h"
 
 #include <errno.h>
@@ -107,13 +108,8 @@ static const char *wrong_in(const struct trace_file *f, const struct trace_recor
 static int load_payload(struct trace_file *f, uint32_t index, const struct trace_record *r,
                         uint64_t offset, struct hill_why *why)
 {
-    if (r->payload_bytes > f->payload_room) {
-        uint8_t *more = realloc(f->payload, r->payload_bytes);
-        if (more == NULL)
-            return hill_fail(why, HILL_E_NOMEM, "cannot read trace %s: out of memory", f->path);
-        f->payload = more;
-        f->payload_room = r->payload_bytes;
-    }
+    if (!GROW(f->payload, f->payload_room, r->payload_bytes))
+        return hill_fail(why, HILL_E_NOMEM, "cannot read trace %s: out of memory", f->path);
     if (r->payload_bytes) {
         int rc = read_at(f, offset, f->payload, r->payload_bytes, why);
         if (rc)

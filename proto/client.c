@@ -2,7 +2,6 @@
 #include "proto/client.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -12,18 +11,9 @@
 #include <zmq.h>
 
 #include "base/clock.h"
+#include "base/process.h"
 
 #define LOOK_MS 500 /* whether a coordinator that is to answer is still there */
-
-static int open_signals(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-}
 
 /* Before the socket connects, so that no event is missed. */
 static bool open_monitor(struct client *client)
@@ -56,7 +46,7 @@ int client_open(struct client *client, const char *run_dir, struct hill_why *why
             why, errno == ENOENT ? HILL_E_PEER_GONE : hill_from_errno(errno),
             "no pipeline runs in %s (%s); start one with `scripts/hillinfer up -m MODEL`",
             client->run_dir, strerror(errno));
-    client->signal_fd = open_signals();
+    client->signal_fd = process_signals(false);
     client->context = zmq_ctx_new();
     client->socket = client->context ? zmq_socket(client->context, ZMQ_DEALER) : NULL;
     if (!client->socket || client->signal_fd < 0 || !open_monitor(client) ||
@@ -178,4 +168,18 @@ int client_call(struct client *client, const Hill__Message *request,
         }
         proto_free(message);
     }
+}
+
+int client_status(struct client *client, int64_t patience_ms, Hill__Message **out,
+                  struct hill_why *why)
+{
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    return client_call(client, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &request),
+                       HILL__MESSAGE__BODY_STATUS_REPLY, patience_ms, out, why);
+}
+
+int client_ping(struct client *client, struct hill_why *why)
+{
+    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
+    return client_send(client, &PROTO_MESSAGE(STATUS_REQUEST, status_request, &request), why);
 }

@@ -49,4 +49,10 @@ int client_call(struct client *client, const Hill__Message *request,
                 Hill__Message__BodyCase expected, int64_t patience_ms, Hill__Message **out,
                 struct hill_why *why);
 
+/* Ask for the status: client_call with its answer. */
+int client_status(struct client *client, int64_t patience_ms, Hill__Message **out,
+                  struct hill_why *why);
+/* Ask for it to be heard, without waiting for the answer. */
+int client_ping(struct client *client, struct hill_why *why);
+
 #endif

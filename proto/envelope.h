@@ -32,6 +32,13 @@ struct proto_address {
     size_t length; /* 0: none (DEALER) */
 };
 
+/* A message with this body, for as long as the block in which it stands: PROTO_MESSAGE(CANCEL,
+ * cancel, &body). */
+#define PROTO_MESSAGE(CASE, member, body)                                                          \
+    ((Hill__Message){.base = PROTOBUF_C_MESSAGE_INIT(&hill__message__descriptor),                  \
+                     .body_case = HILL__MESSAGE__BODY_##CASE,                                      \
+                     .member = (body)})
+
 bool proto_same_address(const struct proto_address *a, const struct proto_address *b);
 
 /* Send body as one message; to may be NULL. Never blocks: HILL_E_WOULD_BLOCK when the queue is
@@ -59,7 +66,7 @@ int proto_decode(const void *frame, size_t frame_bytes, const void *body, size_t
 
 /* A device model out of a message (NULL: off), and into one. */
 struct csd_model proto_csd_model(const Hill__CsdModel *message);
-void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *model);
+void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *in);
 
 /* "gpu_worker", ... (JSON and log names). */
 const char *proto_role_name(Hill__Role role);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/grow.h"
 #include "proto/client.h"
 
 static void name(Hill__Message *order, uint64_t key)
@@ -39,7 +40,6 @@ void follower_finish(struct follower *f)
 static int send_follow(struct follower *f)
 {
     Hill__Follow follow = HILL__FOLLOW__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     f->serial = ++f->follows;
     f->answered = f->cut = false;
     follow.key = f->key;
@@ -47,9 +47,7 @@ static int send_follow(struct follower *f)
     follow.tokens = f->tokens;
     follow.n_tokens = f->n_tokens;
     follow.text_bytes = f->text_bytes;
-    message.body_case = HILL__MESSAGE__BODY_FOLLOW;
-    message.follow = &follow;
-    return proto_send(f->socket, NULL, &message);
+    return proto_send(f->socket, NULL, &PROTO_MESSAGE(FOLLOW, follow, &follow));
 }
 
 static int take_accepted(struct follower *f, const Hill__Accepted *accepted)
@@ -79,14 +77,8 @@ static int take_text(struct follower *f, const Hill__Text *text)
     f->text_bytes += text->text.len;
     if (text->token == UINT32_MAX) /* more text of the token before */
         return FOLLOWER_TAKEN;
-    if (f->n_tokens == f->tokens_room) {
-        size_t room = f->tokens_room * 2 + 64;
-        uint32_t *larger = realloc(f->tokens, room * sizeof *larger);
-        if (!larger)
-            return HILL_E_NOMEM;
-        f->tokens = larger;
-        f->tokens_room = room;
-    }
+    if (!GROW(f->tokens, f->tokens_room, f->n_tokens + 1))
+        return HILL_E_NOMEM;
     f->tokens[f->n_tokens++] = text->token;
     return FOLLOWER_TAKEN;
 }
@@ -94,10 +86,8 @@ static int take_text(struct follower *f, const Hill__Text *text)
 static int take_summary(struct follower *f)
 {
     Hill__Delivered delivered = HILL__DELIVERED__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     delivered.request_id = f->id;
-    message.body_case = HILL__MESSAGE__BODY_DELIVERED;
-    message.delivered = &delivered;
+    Hill__Message message = PROTO_MESSAGE(DELIVERED, delivered, &delivered);
     proto_send(f->socket, NULL, &message); /* lost: the coordinator waits for it in vain */
     return FOLLOWER_TAKEN;
 }

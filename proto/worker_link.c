@@ -203,14 +203,12 @@ static void note_look(struct worker_link *link)
 static void send_heartbeat(struct worker_link *link, int64_t now_ns)
 {
     Hill__Heartbeat beat = HILL__HEARTBEAT__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     beat.role = link->role;
     beat.pid = getpid();
     /* relaxed: statistics */
     beat.epoch = atomic_load_explicit(&link->epoch, memory_order_relaxed);
     beat.work_done = atomic_load_explicit(&link->work, memory_order_relaxed);
-    message.body_case = HILL__MESSAGE__BODY_HEARTBEAT;
-    message.heartbeat = &beat;
+    Hill__Message message = PROTO_MESSAGE(HEARTBEAT, heartbeat, &beat);
     watch_loop(link, now_ns);
     beat.stuck_ms = (uint32_t)((now_ns - link->loop.since_ns) / 1000000);
     beat.longest_ms = (uint32_t)(link->loop.longest_ns / 1000000);
@@ -365,14 +363,11 @@ static int connect_and_start(struct worker_link *link)
     if (!link->control || !link->heartbeat)
         return HILL_E_IO;
     Hill__Hello hello = HILL__HELLO__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     hello.role = link->role;
     hello.pid = getpid();
     hello.version = (char *)HILL_VERSION;
     hello.records_version = PROTO_RECORDS_VERSION;
-    message.body_case = HILL__MESSAGE__BODY_HELLO;
-    message.hello = &hello;
-    int code = worker_link_send(link, &message);
+    int code = worker_link_send(link, &PROTO_MESSAGE(HELLO, hello, &hello));
     if (code != 0)
         return code;
     if (pthread_create(&link->thread, NULL, control_main, link) != 0)
@@ -560,28 +555,22 @@ void worker_link_ready(struct worker_link *link, uint32_t epoch, const char *dev
                        uint64_t resident_bytes)
 {
     Hill__Ready ready = HILL__READY__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     ready.epoch = epoch;
     ready.device = (char *)(device ? device : "");
     ready.resident_bytes = resident_bytes;
-    message.body_case = HILL__MESSAGE__BODY_READY;
-    message.ready = &ready;
     note_look(link);
-    worker_link_send(link, &message);
+    worker_link_send(link, &PROTO_MESSAGE(READY, ready, &ready));
 }
 
 void worker_link_failure(struct worker_link *link, int code, const char *text, bool fatal,
                          uint64_t request_id)
 {
     Hill__Failure failure = HILL__FAILURE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     failure.code = code;
     failure.text = (char *)(text ? text : "");
     failure.fatal = fatal;
     failure.request_id = request_id;
-    message.body_case = HILL__MESSAGE__BODY_FAILURE;
-    message.failure = &failure;
-    worker_link_send(link, &message);
+    worker_link_send(link, &PROTO_MESSAGE(FAILURE, failure, &failure));
 }
 
 bool worker_link_stopping(struct worker_link *link)
@@ -603,16 +592,13 @@ void worker_link_set_epoch(struct worker_link *link, uint32_t epoch)
 
 void worker_link_set_live(struct worker_link *link, Hill__SequenceStats *const *stats, size_t n)
 {
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Heartbeat beat = HILL__HEARTBEAT__INIT;
     if (n == 0)
         return;
     beat.live = stats[0];
     beat.live_others = (Hill__SequenceStats **)(stats + 1);
     beat.n_live_others = n - 1;
-    message.body_case = HILL__MESSAGE__BODY_HEARTBEAT;
-    message.heartbeat = &beat;
-    Hill__Message *copy = proto_copy(&message);
+    Hill__Message *copy = proto_copy(&PROTO_MESSAGE(HEARTBEAT, heartbeat, &beat));
     if (!copy)
         return; /* statistics: the next ones come in a moment */
     pthread_mutex_lock(&link->lock);

@@ -22,7 +22,6 @@ static void answer(struct worker_link *link, worker_trace_send *send, Hill__Role
                    uint32_t serial, int code)
 {
     Hill__TraceAnswer body = HILL__TRACE_ANSWER__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     struct stage_event *events = malloc(STAGE_RING_EVENTS * sizeof *events);
     uint64_t lost = 0;
     uint32_t n = events ? stage_trace_take(events, STAGE_RING_EVENTS, &lost) : 0;
@@ -33,9 +32,7 @@ static void answer(struct worker_link *link, worker_trace_send *send, Hill__Role
     body.events.len = n * sizeof *events;
     body.lost = lost;
     body.code = code ? code : events ? 0 : HILL_E_NOMEM;
-    message.body_case = HILL__MESSAGE__BODY_TRACE_ANSWER;
-    message.trace_answer = &body;
-    if (send(link, &message))
+    if (send(link, &PROTO_MESSAGE(TRACE_ANSWER, trace_answer, &body)))
         log_warn("stage events were not sent: out of memory");
     free(events);
 }

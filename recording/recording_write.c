@@ -18,6 +18,7 @@
 
 #include <xxhash.h>
 
+#include "base/grow.h"
 #include "base/log.h"
 #include "kv/plan.h"
 #include "recording/recording_internal.h"
@@ -155,15 +156,10 @@ static void note_items(struct recording *r, const struct record_header *header,
         f->n = 0;
     f->header = *header;
     uint32_t n = f->n + n_items;
-    if (n > f->room) {
-        struct fetch_item *more = realloc(f->items, 2 * (size_t)n * sizeof *more);
-        if (!more) {
-            r->cut = true;
-            log_warn("the recording ends here: out of memory");
-            return;
-        }
-        f->items = more;
-        f->room = 2 * n;
+    if (!GROW(f->items, f->room, n)) {
+        r->cut = true;
+        log_warn("the recording ends here: out of memory");
+        return;
     }
     memcpy(f->items + f->n, items, n_items * sizeof *f->items);
     f->n = n;

@@ -331,7 +331,8 @@ def c_text(text):
 
 
 def c_sides(sides):
-    return " | ".join(n for n, s in zip(("CHAT_STRIP_LEFT", "CHAT_STRIP_RIGHT"), sides) if s) or "0"
+    return {(True, True): "CHAT_STRIP_BOTH", (True, False): "CHAT_STRIP_LEFT",
+            (False, True): "CHAT_STRIP_RIGHT"}.get(tuple(map(bool, sides)), "0")
 
 
 def table(folder):

@@ -138,6 +138,10 @@ new_tree; printf '/* contract.md */\n' >>low/low.c
 complains "contract.md is not in the tree" citations
 new_tree; printf '/* (architecture 3.1, the cut) */\n' >>low/low.c
 complains 'cites "architecture 3.1" of no document' citations
+new_tree; printf '| where | function | what |\n|---|---|---|\n| `low/low.c` | `low` | |\n' >>docs/decode-step.md
+git add -A; quiet citations
+printf '| | `gone` | |\n' >>docs/decode-step.md
+complains "docs/decode-step.md:6: gone is no function of low/low.c" citations
 new_tree; printf '/* ../shared/data/x.md, build/bin/x.sh, $models/a.md, low/low.h */\n' >>low/low.c
 git add -A; quiet citations
 

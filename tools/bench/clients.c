@@ -18,7 +18,6 @@ void client_ask(struct bench_client *c, const char *prompt, uint32_t predict)
 {
     Hill__Sampling sampling = HILL__SAMPLING__INIT; /* temperature 0: greedy */
     Hill__Generate generate = HILL__GENERATE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     struct hill_why why = {.text = ""};
     char run[4200];
     sigset_t signals; /* client_open takes them for itself; the harness's end needs them */
@@ -38,10 +37,8 @@ void client_ask(struct bench_client *c, const char *prompt, uint32_t predict)
     generate.predict = predict;
     generate.ignore_eos = true;
     generate.sampling = &sampling;
-    message.body_case = HILL__MESSAGE__BODY_GENERATE;
-    message.generate = &generate;
     c->asked_ns = clock_now_ns();
-    if (client_send(&c->client, &message, &why))
+    if (client_send(&c->client, &PROTO_MESSAGE(GENERATE, generate, &generate), &why))
         bench_fail("%s", why.text);
     free(text);
 }
@@ -110,10 +107,7 @@ bool clients_second_began(const struct bench_client *clients, uint32_t n)
 void client_cancel(struct bench_client *c)
 {
     Hill__Cancel cancel = HILL__CANCEL__INIT; /* id 0: the one of this connection */
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_CANCEL;
-    message.cancel = &cancel;
-    client_send(&c->client, &message, NULL);
+    client_send(&c->client, &PROTO_MESSAGE(CANCEL, cancel, &cancel), NULL);
 }
 
 /* Tokens that came to any of n clients in (from, to], a second. */

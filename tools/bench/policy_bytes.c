@@ -28,16 +28,13 @@
 #define MS           1e3
 #define MB           1e-6
 
-/* Of one row. */
-struct step_bytes {
-    double link_key, link_score, link_kv, flash_read, gpu_upload;
-};
+enum counter { LINK_KEY, LINK_SCORE, LINK_KV, FLASH_READ, GPU_UPLOAD, COUNTERS };
 
 struct cell {
     bool there, predicted; /* measured; and there is a formula, and a run without a drive */
     struct point_result run, none;
-    struct step_bytes bytes; /* by formula */
-    double step_ms;          /* predicted */
+    double measured[COUNTERS], formula[COUNTERS]; /* bytes of one row */
+    double step_ms;                               /* predicted */
 };
 
 static uint32_t lengths[LENGTHS_MAX], batches[BATCHES_MAX];
@@ -139,11 +136,10 @@ static void predict(struct cell *c, uint32_t policy, uint32_t rows, uint32_t tok
     struct kv_cost_load load = load_of(c, kv_policy, fetched);
     struct kv_cost cost = kv_policy_cost(&load);
     double uploaded = (fetched + copied) * kv_entry_bytes(&load.geometry);
-    c->bytes = (struct step_bytes){.link_key = (double)cost.link_key * POINT_LAYERS,
-                                   .link_score = (double)cost.link_score * POINT_LAYERS,
-                                   .link_kv = (double)cost.link_kv * POINT_LAYERS,
-                                   .flash_read = (double)cost.flash_read * POINT_LAYERS,
-                                   .gpu_upload = uploaded * POINT_LAYERS};
+    const double layer[COUNTERS] = {(double)cost.link_key, (double)cost.link_score,
+                                    (double)cost.link_kv, (double)cost.flash_read, uploaded};
+    for (uint32_t i = 0; i < COUNTERS; i++)
+        c->formula[i] = layer[i] * POINT_LAYERS;
     if (kv_policy == KV_POLICY_FULL) /* of a step that is not the first: what the median is */
         load = load_of(c, kv_policy, fmax(0, c->run.cold - kept));
     struct formula_times times = formula_times(&load, &model, BLOCK_TOKENS);
@@ -157,9 +153,14 @@ static void measure_cell(uint32_t policy, uint32_t l, uint32_t b)
     struct cell *c = &cells[policy][l][b];
     struct point none = point_of(policy, l, b, POINT_NONE);
     struct point run = point_of(policy, l, b, POINT_MODELLED);
+    const struct point_result *r = &c->run;
     c->there = point_get(&none, &c->none) && point_get(&run, &c->run);
-    if (c->there)
-        predict(c, policy, batches[b], lengths[l]);
+    if (!c->there)
+        return;
+    memcpy(c->measured,
+           (double[COUNTERS]){r->link_key, r->link_score, r->link_kv, r->flash_read, r->gpu_upload},
+           sizeof c->measured);
+    predict(c, policy, batches[b], lengths[l]);
 }
 
 static void measure(void)
@@ -174,26 +175,14 @@ static void measure(void)
 
 /* ---- the section ---- */
 
-enum counter { LINK_KEY, LINK_SCORE, LINK_KV, FLASH_READ, GPU_UPLOAD, COUNTERS };
-
-static void bytes_of(const struct cell *c, double measured[COUNTERS], double formula[COUNTERS])
-{
-    const struct point_result *r = &c->run;
-    const double m[] = {r->link_key, r->link_score, r->link_kv, r->flash_read, r->gpu_upload};
-    const double f[] = {c->bytes.link_key, c->bytes.link_score, c->bytes.link_kv,
-                        c->bytes.flash_read, c->bytes.gpu_upload};
-    memcpy(measured, m, sizeof m);
-    memcpy(formula, f, sizeof f);
-}
-
 /* The largest difference of a counter from its formula, as a share of the formula. */
 static double worst_bytes(const struct cell *c)
 {
-    double measured[COUNTERS], formula[COUNTERS], worst = 0;
-    bytes_of(c, measured, formula);
+    double worst = 0;
     for (uint32_t i = 0; i < COUNTERS; i++)
-        if (measured[i] != formula[i])
-            worst = fmax(worst, formula[i] ? fabs(measured[i] / formula[i] - 1) : INFINITY);
+        if (c->measured[i] != c->formula[i])
+            worst =
+                fmax(worst, c->formula[i] ? fabs(c->measured[i] / c->formula[i] - 1) : INFINITY);
     return worst;
 }
 
@@ -201,9 +190,6 @@ static double time_off(const struct cell *c)
 {
     return c->run.step_ms / c->step_ms - 1;
 }
-
-/* What stands in a table for a cell; ours is hillinfer's of the same row. */
-typedef void cell_text(const struct cell *c, const struct cell *ours, char *out, size_t room);
 
 /* "measured (by formula)", or the first alone where there is no formula. */
 static void print_pair(char *out, size_t room, const char *format, double measured, bool known,
@@ -217,70 +203,48 @@ static void print_pair(char *out, size_t room, const char *format, double measur
     }
 }
 
-static void text_time(const struct cell *c, const struct cell *ours, char *out, size_t room)
+static double link_all(const double bytes[COUNTERS])
 {
-    (void)ours;
-    print_pair(out, room, "%.2f", c->run.step_ms, c->predicted, c->step_ms);
+    return bytes[LINK_KEY] + bytes[LINK_SCORE] + bytes[LINK_KV];
 }
 
-static void text_off(const struct cell *c, const struct cell *ours, char *out, size_t room)
-{
-    (void)ours;
-    if (c->predicted)
-        snprintf(out, room, "%+.0f %%, %.1f %%", 100 * time_off(c), 100 * worst_bytes(c));
-}
+/* What a table is of: a byte counter, or one of these. */
+enum content { TIME = COUNTERS, OFF, RATIO, IDLE, COLD, LINK_ALL };
 
-static void text_ratio(const struct cell *c, const struct cell *ours, char *out, size_t room)
-{
-    if (ours->there)
-        print_pair(out, room, "%.2f", c->run.step_ms / ours->run.step_ms,
-                   c->predicted && ours->predicted, c->step_ms / ours->step_ms);
-}
-
-static void text_idle(const struct cell *c, const struct cell *ours, char *out, size_t room)
-{
-    (void)ours;
-    snprintf(out, room, "%.0f %%, %.2f", 100 * c->run.idle_ms / c->run.step_ms,
-             c->none.step_ms - c->none.idle_ms);
-}
-
-static void text_cold(const struct cell *c, const struct cell *ours, char *out, size_t room)
+/* What stands there for a cell; ours is hillinfer's of the same row. */
+static void print_cell(unsigned content, const struct cell *c, const struct cell *ours, char *out,
+                       size_t room)
 {
     const struct point_result *r = &c->run;
     double selected = r->gpu_hits + r->hot_hits + r->cold_hits;
-    (void)ours;
-    snprintf(out, room, "%.0f %%", selected ? 100 * r->cold_hits / selected : 0);
-}
-
-static void text_link_key(const struct cell *c, const struct cell *ours, char *out, size_t room)
-{
-    (void)ours;
-    print_pair(out, room, "%.3g", c->run.link_key * MB, c->predicted, c->bytes.link_key * MB);
-}
-
-static double link_all(const struct cell *c)
-{
-    return c->run.link_key + c->run.link_score + c->run.link_kv;
-}
-
-static void text_link(const struct cell *c, const struct cell *ours, char *out, size_t room)
-{
-    const struct step_bytes *f = &c->bytes;
-    (void)ours;
-    print_pair(out, room, "%.3g", link_all(c) * MB, c->predicted,
-               (f->link_key + f->link_score + f->link_kv) * MB);
-}
-
-static void text_flash(const struct cell *c, const struct cell *ours, char *out, size_t room)
-{
-    (void)ours;
-    print_pair(out, room, "%.3g", c->run.flash_read * MB, c->predicted, c->bytes.flash_read * MB);
-}
-
-static void text_upload(const struct cell *c, const struct cell *ours, char *out, size_t room)
-{
-    (void)ours;
-    print_pair(out, room, "%.3g", c->run.gpu_upload * MB, c->predicted, c->bytes.gpu_upload * MB);
+    switch (content) {
+    case TIME:
+        print_pair(out, room, "%.2f", r->step_ms, c->predicted, c->step_ms);
+        break;
+    case OFF:
+        if (c->predicted)
+            snprintf(out, room, "%+.0f %%, %.1f %%", 100 * time_off(c), 100 * worst_bytes(c));
+        break;
+    case RATIO:
+        if (ours->there)
+            print_pair(out, room, "%.2f", r->step_ms / ours->run.step_ms,
+                       c->predicted && ours->predicted, c->step_ms / ours->step_ms);
+        break;
+    case IDLE:
+        snprintf(out, room, "%.0f %%, %.2f", 100 * r->idle_ms / r->step_ms,
+                 c->none.step_ms - c->none.idle_ms);
+        break;
+    case COLD:
+        snprintf(out, room, "%.0f %%", selected ? 100 * r->cold_hits / selected : 0);
+        break;
+    case LINK_ALL:
+        print_pair(out, room, "%.3g", link_all(c->measured) * MB, c->predicted,
+                   link_all(c->formula) * MB);
+        break;
+    default:
+        print_pair(out, room, "%.3g", c->measured[content] * MB, c->predicted,
+                   c->formula[content] * MB);
+    }
 }
 
 /* The rest of a table's head: a column for each policy from `first` on, behind those of `lead`. */
@@ -295,7 +259,7 @@ static void print_policy_columns(uint32_t first, const char *lead)
 }
 
 /* A row for each length and batch, a column for each policy from `first` on. */
-static void print_table(const char *caption, uint32_t first, cell_text *text)
+static void print_table(const char *caption, uint32_t first, unsigned content)
 {
     char out[64];
     printf("\n%s\n\n| tokens x batch |", caption);
@@ -311,7 +275,7 @@ static void print_table(const char *caption, uint32_t first, cell_text *text)
             for (uint32_t i = first; i < n_policies; i++) {
                 *out = 0;
                 if (cells[i][l][b].there)
-                    text(&cells[i][l][b], &cells[0][l][b], out, sizeof out);
+                    print_cell(content, &cells[i][l][b], &cells[0][l][b], out, sizeof out);
                 printf(" %s |", out);
             }
             printf("\n");
@@ -431,34 +395,34 @@ static double cold_share(void)
 static void print_times(void)
 {
     char caption[640];
-    print_table("ms/token (predicted):", 0, text_time);
+    print_table("ms/token (predicted):", 0, TIME);
     print_bars();
     print_late();
-    print_table("How much longer a token takes than with hillinfer (predicted):", 1, text_ratio);
+    print_table("How much longer a token takes than with hillinfer (predicted):", 1, RATIO);
     print_reasons();
-    print_table("Measured time and the worst byte counter, off what is predicted:", 0, text_off);
+    print_table("Measured time and the worst byte counter, off what is predicted:", 0, OFF);
     print_table(
         "Share of a step in which the GPU waits for selections (rows are answered one after "
         "the other, nothing overlaps), and the step's compute in ms, measured without a "
         "drive:",
-        0, text_idle);
+        0, IDLE);
     snprintf(caption, sizeof caption,
              "Selected entries that the GPU lacked and that came from the drive, of all selected "
              "(of all entries %.0f %% are cold; with `full` all are selected):",
              100 * cold_share());
-    print_table(caption, 0, text_cold);
+    print_table(caption, 0, COLD);
 }
 
 static void print_bytes(void)
 {
     print_table("#### Bytes of one sequence's token, MB (10^6), by formula in brackets\n\n"
                 "Over the drive's link, keys (`link_key`):",
-                0, text_link_key);
+                0, LINK_KEY);
     print_table("Over the drive's link, all: keys, scores and selected entries (`link_key`, "
                 "`link_score`, `link_kv`):",
-                0, text_link);
-    print_table("From flash, in the drive (`flash_read`):", 0, text_flash);
-    print_table("Over the GPU's link (`gpu_upload`):", 0, text_upload);
+                0, LINK_ALL);
+    print_table("From flash, in the drive (`flash_read`):", 0, FLASH_READ);
+    print_table("Over the GPU's link (`gpu_upload`):", 0, GPU_UPLOAD);
 }
 
 /* ---- pictures ---- */
@@ -487,7 +451,7 @@ static double value_ratio(uint32_t policy, uint32_t l, uint32_t b)
 static double value_link(uint32_t policy, uint32_t l, uint32_t b)
 {
     const struct cell *c = &cells[policy][l][b];
-    return c->there ? link_all(c) * MB : NAN;
+    return c->there ? link_all(c->measured) * MB : NAN;
 }
 
 /* Of each policy solid, and dashed what `other` gives, against length (the first batch) or batch

@@ -35,7 +35,6 @@ static int send_generate(struct asker *a, const struct job *job, char *path, str
     const struct item *item = job->item;
     Hill__Sampling sampling = HILL__SAMPLING__INIT;
     Hill__Generate generate = HILL__GENERATE__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Selection selection;
     sampling.top_p = 1;
     sampling.repeat_penalty = 1;
@@ -49,16 +48,13 @@ static int send_generate(struct asker *a, const struct job *job, char *path, str
     generate.selection = &selection;
     if (path)
         generate.save_path = path;
-    message.body_case = HILL__MESSAGE__BODY_GENERATE;
-    message.generate = &generate;
-    return client_send(a->client, &message, why);
+    return client_send(a->client, &PROTO_MESSAGE(GENERATE, generate, &generate), why);
 }
 
 static int send_restore(struct asker *a, const struct job *job, char *path, struct hill_why *why)
 {
     const struct item *item = job->item;
     Hill__RestoreSession restore = HILL__RESTORE_SESSION__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     Hill__Selection selection;
     setting_selection(job->setting, item->n_tokens, &selection);
     restore.path = path;
@@ -70,9 +66,7 @@ static int send_restore(struct asker *a, const struct job *job, char *path, stru
     } else {
         restore.predict = item->predict;
     }
-    message.body_case = HILL__MESSAGE__BODY_RESTORE_SESSION;
-    message.restore_session = &restore;
-    return client_send(a->client, &message, why);
+    return client_send(a->client, &PROTO_MESSAGE(RESTORE_SESSION, restore_session, &restore), why);
 }
 
 /* The job's request, or first one that reads its prompt for it and others. */
@@ -97,11 +91,7 @@ static int send_job(struct asker *a, struct slot *slot, const struct job *job, s
 
 static void send_ping(struct asker *a)
 {
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    client_send(a->client, &message, NULL); /* one that is lost is followed by another */
+    client_ping(a->client, NULL); /* one that is lost is followed by another */
     a->last_ping_ns = clock_now_ns();
 }
 
@@ -109,13 +99,10 @@ static void cancel_all(struct asker *a)
 {
     for (unsigned i = 0; i < a->order->parallel; i++) {
         Hill__Cancel cancel = HILL__CANCEL__INIT;
-        Hill__Message message = HILL__MESSAGE__INIT;
         if (!a->slots[i].used)
             continue;
         cancel.request_id = a->slots[i].request_id;
-        message.body_case = HILL__MESSAGE__BODY_CANCEL;
-        message.cancel = &cancel;
-        client_send(a->client, &message, NULL);
+        client_send(a->client, &PROTO_MESSAGE(CANCEL, cancel, &cancel), NULL);
     }
 }
 

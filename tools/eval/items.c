@@ -12,6 +12,8 @@
 #include <jansson.h>
 #include <xxhash.h>
 
+#include "base/grow.h"
+
 static const char *const rule_names[ITEM_RULE_COUNT] = {"line", "contains", "start", "all"};
 
 /* ---- the list ------------------------------------------------------------------------------ */
@@ -38,14 +40,8 @@ void items_free(struct item_list *list)
 /* Takes the item's memory over when it returns 0. */
 static int append(struct item_list *list, const struct item *item)
 {
-    if (list->count == list->room) {
-        size_t room = list->room ? list->room * 2 : 64;
-        struct item *larger = realloc(list->items, room * sizeof *larger);
-        if (!larger)
-            return HILL_E_NOMEM;
-        list->items = larger;
-        list->room = room;
-    }
+    if (!GROW(list->items, list->room, list->count + 1))
+        return HILL_E_NOMEM;
     list->items[list->count++] = *item;
     return 0;
 }

@@ -188,15 +188,11 @@ static int read_matrix(struct run *r, struct hill_why *why)
 static int ask_model(const char *run_dir, struct subject *subject, struct hill_why *why)
 {
     struct client client;
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *reply = NULL;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
+    Hill__Message *reply = NULL;
     int code = client_open(&client, run_dir, why);
     if (code)
         return code;
-    code = client_call(&client, &message, HILL__MESSAGE__BODY_STATUS_REPLY, CLIENT_ANSWER_MS,
-                       &reply, why);
+    code = client_status(&client, CLIENT_ANSWER_MS, &reply, why);
     client_close(&client);
     if (code == 0)
         code = subject_open(subject, reply->status_reply->model, why);

@@ -199,11 +199,8 @@ static int explain_end(struct own_pipeline *own, int status, struct hill_why *wh
 
 static int ask_ready(struct client *client, bool *ready, struct hill_why *why)
 {
-    Hill__StatusRequest request = HILL__STATUS_REQUEST__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT, *reply = NULL;
-    message.body_case = HILL__MESSAGE__BODY_STATUS_REQUEST;
-    message.status_request = &request;
-    int code = client_call(client, &message, HILL__MESSAGE__BODY_STATUS_REPLY, 2000, &reply, why);
+    Hill__Message *reply = NULL;
+    int code = client_status(client, 2000, &reply, why);
     if (code == HILL_E_PEER_GONE) /* not yet */
         return 0;
     if (code == 0) {

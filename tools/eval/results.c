@@ -14,6 +14,7 @@
 #include <jansson.h>
 #include <xxhash.h>
 
+#include "base/grow.h"
 #include "tools/eval/grade.h"
 
 #define KEY_VERSION "hill-eval 1"
@@ -29,14 +30,8 @@ struct results {
 
 static int remember(struct results *r, const struct result *result)
 {
-    if (r->count == r->room) {
-        size_t room = r->room ? r->room * 2 : 256;
-        struct result *larger = realloc(r->all, room * sizeof *larger);
-        if (!larger)
-            return HILL_E_NOMEM;
-        r->all = larger;
-        r->room = room;
-    }
+    if (!GROW(r->all, r->room, r->count + 1))
+        return HILL_E_NOMEM;
     r->all[r->count++] = *result;
     return 0;
 }

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/grow.h"
+
 #define GGUF_VERSION 3u
 #define FLUSH_BYTES  (1u << 20)
 
@@ -24,15 +26,9 @@ static void put(struct gguf_writer *writer, struct gguf_bytes *bytes, const void
 {
     if (writer->error || size == 0)
         return;
-    if (size > bytes->capacity - bytes->used) {
-        const size_t capacity = 2 * (bytes->used + size) + 256;
-        uint8_t *grown = realloc(bytes->data, capacity);
-        if (!grown) {
-            note_errno(writer, "out of memory");
-            return;
-        }
-        bytes->data = grown;
-        bytes->capacity = capacity;
+    if (!GROW(bytes->data, bytes->capacity, bytes->used + size)) {
+        note_errno(writer, "out of memory");
+        return;
     }
     memcpy(bytes->data + bytes->used, data, size);
     bytes->used += size;

@@ -71,36 +71,23 @@ bool role_is_norm(enum tensor_role role)
 void shape_of_role(const struct mkmodel_shape *shape, enum tensor_role role, uint64_t *row_length,
                    uint64_t *rows)
 {
-    const uint64_t q_rows = (uint64_t)shape->n_heads * shape->head_dim;
-    *row_length = shape->n_embd;
-    switch (role) {
-    case ROLE_TOKEN_EMBD:
-    case ROLE_OUTPUT:
-        *rows = shape->n_vocab;
-        break;
-    case ROLE_ATTN_Q:
-        *rows = q_rows;
-        break;
-    case ROLE_ATTN_K:
-    case ROLE_ATTN_V:
-        *rows = (uint64_t)shape->n_kv_heads * shape->head_dim;
-        break;
-    case ROLE_ATTN_OUTPUT:
-        *row_length = q_rows;
-        *rows = shape->n_embd;
-        break;
-    case ROLE_FFN_GATE:
-    case ROLE_FFN_UP:
-        *rows = shape->n_ff;
-        break;
-    case ROLE_FFN_DOWN:
-        *row_length = shape->n_ff;
-        *rows = shape->n_embd;
-        break;
-    case ROLE_OUTPUT_NORM:
-    case ROLE_ATTN_NORM:
-    case ROLE_FFN_NORM:
-        *rows = 1;
-        break;
-    }
+    const uint64_t n = shape->n_embd, ff = shape->n_ff;
+    const uint64_t q = (uint64_t)shape->n_heads * shape->head_dim;
+    const uint64_t kv = (uint64_t)shape->n_kv_heads * shape->head_dim;
+    const uint64_t shapes[][2] = {
+        [ROLE_TOKEN_EMBD] = {n, shape->n_vocab},
+        [ROLE_OUTPUT_NORM] = {n, 1},
+        [ROLE_OUTPUT] = {n, shape->n_vocab},
+        [ROLE_ATTN_NORM] = {n, 1},
+        [ROLE_ATTN_Q] = {n, q},
+        [ROLE_ATTN_K] = {n, kv},
+        [ROLE_ATTN_V] = {n, kv},
+        [ROLE_ATTN_OUTPUT] = {q, n},
+        [ROLE_FFN_NORM] = {n, 1},
+        [ROLE_FFN_GATE] = {n, ff},
+        [ROLE_FFN_UP] = {n, ff},
+        [ROLE_FFN_DOWN] = {ff, n},
+    };
+    *row_length = shapes[role][0];
+    *rows = shapes[role][1];
 }

@@ -117,11 +117,8 @@ static void add_to_hash(XXH64_state_t *hash, uint32_t type, const void *payload,
 static int cancel(struct replay *r, struct play *play)
 {
     Hill__Cancel body = HILL__CANCEL__INIT;
-    Hill__Message message = HILL__MESSAGE__INIT;
     body.request_id = play->script->request_id;
-    message.body_case = HILL__MESSAGE__BODY_CANCEL;
-    message.cancel = &body;
-    Hill__Message *copy = proto_copy(&message);
+    Hill__Message *copy = proto_copy(&PROTO_MESSAGE(CANCEL, cancel, &body));
     if (!copy)
         return r->status = hill_fail(r->why, HILL_E_NOMEM, "out of memory");
     play->beyond = true;

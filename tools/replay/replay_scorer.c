@@ -235,7 +235,7 @@ static uint32_t at_ring(void *context, enum shm_ring_moment moment, uint32_t typ
     }
 }
 
-/* ---- the scorer's hooks ----------------------------------------------------------------- */
+/* ---- the scorer's hook ------------------------------------------------------------------ */
 
 static bool is_over(void *context)
 {
@@ -251,26 +251,6 @@ static bool is_over(void *context)
         fail(r, waits[r->event.kind], r->event.ring, r->event.type);
     }
     return !r->more || r->differs;
-}
-
-static void ignore_stats(void *context, const struct scorer_stats *stats)
-{
-    (void)context;
-    (void)stats;
-}
-
-static void ignore_failure(void *context, int code, const char *text, uint64_t request_id)
-{
-    (void)context; /* the scorer has logged it */
-    (void)code;
-    (void)text;
-    (void)request_id;
-}
-
-static void ignore_work(void *context, uint64_t count)
-{
-    (void)context;
-    (void)count;
 }
 
 /* ---- life --------------------------------------------------------------------------------- */
@@ -294,7 +274,7 @@ static int open_parties(struct replay *r)
 
 static int open_scorer(struct replay *r)
 {
-    const struct scorer_hooks hooks = {r, is_over, ignore_stats, ignore_failure, ignore_work};
+    const struct scorer_hooks hooks = {.context = r, .interrupted = is_over};
     int rc = epoch_config(&r->config, &r->file->settings, r->why);
     if (rc == 0 && r->file->settings.hot_bytes == 0)
         rc = hill_fail(r->why, HILL_E_DAMAGED, "the recording's hot_bytes is out of range");

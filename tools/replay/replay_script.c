@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
 #include "kv/plan.h"
 
 struct reader {
@@ -42,14 +43,8 @@ static struct script_request *request_of(const struct reader *r, const struct re
 static int add_line(const struct reader *r, struct script_request *q, enum script_ring ring,
                     const struct recording_event *e)
 {
-    if (q->n_lines[ring] == q->room[ring]) {
-        uint32_t room = q->room[ring] ? 2 * q->room[ring] : 64;
-        struct script_line *more = realloc(q->lines[ring], room * sizeof *more);
-        if (!more)
-            return out_of_memory(r);
-        q->lines[ring] = more;
-        q->room[ring] = room;
-    }
+    if (!GROW(q->lines[ring], q->room[ring], q->n_lines[ring] + 1))
+        return out_of_memory(r);
     q->lines[ring][q->n_lines[ring]++] = (struct script_line){.record = *e};
     return 0;
 }
@@ -83,14 +78,8 @@ static int take_begin(struct reader *r, const struct recording_event *e)
     uint32_t sequence = b->header.sequence;
     if (!r->prompt[sequence])
         return bad(r, e, "a SEQ_BEGIN without its PROMPT");
-    if (s->n_requests == s->room) {
-        uint32_t room = s->room ? 2 * s->room : 16;
-        struct script_request *more = realloc(s->requests, room * sizeof *more);
-        if (!more)
-            return out_of_memory(r);
-        s->requests = more;
-        s->room = room;
-    }
+    if (!GROW(s->requests, s->room, s->n_requests + 1))
+        return out_of_memory(r);
     struct script_request *q = &s->requests[s->n_requests++];
     *q = (struct script_request){.request_id = b->request_id,
                                  .begun = e->number,

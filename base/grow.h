@@ -1,0 +1,39 @@
+/*
+ * base/grow.h - an array that grows as it fills.
+ *
+ * What: GROW gives an array of `room` items room for `wanted`: a power of two, so that n items cost
+ * O(n) copies. Who calls it: whoever collects what it cannot count before. Failure: false; items
+ * and room stay as they were. Concurrency: none.
+ */
+#ifndef HILL_BASE_GROW_H
+#define HILL_BASE_GROW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GROW(items, room, wanted)                                                                  \
+    ((wanted) <= (room) || (grow_array(&(items), grow_room(wanted), sizeof *(items)) &&            \
+                            ((room) = (__typeof__(room))grow_room(wanted), true)))
+
+static inline uint64_t grow_room(uint64_t wanted)
+{
+    uint64_t room = 16;
+    while (room < wanted)
+        room *= 2;
+    return room;
+}
+
+/* array: the address of a pointer of any type. */
+static inline bool grow_array(void *array, uint64_t room, size_t item_bytes)
+{
+    void *items, *larger;
+    memcpy(&items, array, sizeof items);
+    larger = realloc(items, room * item_bytes);
+    if (larger)
+        memcpy(array, &larger, sizeof larger);
+    return larger != NULL;
+}
+
+#endif
