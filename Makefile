@@ -197,7 +197,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)
 
 # ---- targets -------------------------------------------------------------------------------
-.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models check-opencl \
+.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-sanitized check-models check-opencl \
         bench fuzz chaos soak attach-cycles remote-drive screenshots lint format \
         manual install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
@@ -220,6 +220,9 @@ check: deps ## build and run every test that needs no root, network or GPU (CHEC
 
 check-quick: deps ## the unit tests without sanitizers and two with the real processes: a minute once all is built
 	@tests/run --quick $(CHECK)
+
+check-sanitized: deps ## all of shm, scorer and agent under TSan, the real processes under ASan and UBSan (CHECK=folder or test)
+	@tests/run --sanitized $(CHECK)
 
 check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run every test of them
 	@scripts/hillinfer get-models

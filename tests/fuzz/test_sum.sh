@@ -11,8 +11,8 @@ in_tree() { git -C "$tree" -c user.name=x -c user.email=x@localhost -c commit.gp
 commit() { in_tree add . && in_tree commit -qm "$1" && in_tree rev-parse --short=12 HEAD; }
 in_tree init -q || skip "git init"
 for name in alone enough found; do echo "int $name;" >"$tree/tests/fuzz/fuzz_$name.c"; done
-printf '#include "base/part.h"\n' >"$tree/tests/fuzz/fuzz_uses.c"
-echo "int part;" >"$tree/base/part_more.c"
+printf '#include "base/log.h"\n' >"$tree/tests/fuzz/fuzz_uses.c"
+echo "int part;" >"$tree/base/log_more.c"
 first=$(commit first)
 run() { printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$@" >>"$work/runs"; }
 # sum_says NAME: its line, in single spaces
@@ -34,7 +34,7 @@ expect "not all: exit code" $? 1
 "$tree/tests/fuzz/sum" "$work/runs" 20 | grep -q "^alone .* met$" || fail "20 minutes are met"
 pass "another number of minutes"
 
-echo "int part = 1;" >"$tree/base/part_more.c"
+echo "int part = 1;" >"$tree/base/log_more.c"
 expect "a source that it stands on has changed" "$(sum_says uses)" "uses 0.0 0.0 0 0 never run (changed since earlier runs)"
 expect "the others' runs still count" "$(sum_says enough)" "enough 30.0 120.0 12 0 met"
 run uses 1900 1900 6 0 "$(commit second)"
