@@ -173,6 +173,8 @@ $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_token_log: $(O)/coordinator/toke
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: $(O)/tests/model/tiny_model.o $(O)/tests/model/gguf_writer.o
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: override LDLIBS += $(TEST_LDLIBS)
 $(O)/tests/fuzz/fuzz_commands $(O)/tests/fuzz/fuzz_drive: $(csd_agent_parts)
+$(O)/tests/fuzz/fuzz_adoption: $(cpu_scorer_parts) $(O)/tests/cpu_scorer/hkm_audit.o
+$(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_small_files: $(O)/coordinator/profile.o $(O)/coordinator/tiers_record.o
 $(O)/tests/fuzz/fuzz_http: $(gateway_parts)
 $(O)/tests/fuzz/fuzz_http: override LDLIBS += $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
 $(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)
@@ -195,7 +197,7 @@ $(O)/proto/hill.pb-c.o: $(PROTO_C)
 -include $(shell find $(O) -name '*.d' 2>/dev/null)
 
 # ---- targets -------------------------------------------------------------------------------
-.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-models check-opencl \
+.PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-sanitized check-models check-opencl \
         bench fuzz chaos soak attach-cycles remote-drive screenshots lint format \
         manual install uninstall clean help
 programs: $(addprefix $(BIN)/,$(PROGRAMS))
@@ -218,6 +220,9 @@ check: deps ## build and run every test that needs no root, network or GPU (CHEC
 
 check-quick: deps ## the unit tests without sanitizers and two with the real processes: a minute once all is built
 	@tests/run --quick $(CHECK)
+
+check-sanitized: deps ## all of shm, scorer and agent under TSan, the real processes under ASan and UBSan (CHECK=folder or test)
+	@tests/run --sanitized $(CHECK)
 
 check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run every test of them
 	@scripts/hillinfer get-models

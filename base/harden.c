@@ -38,6 +38,18 @@ static bool switched_off(void)
     return SANITIZED || (text && strcmp(text, "off") == 0);
 }
 
+/* No more descriptors than now, and no more than any process here needs: it cannot raise that. */
+static void keep_descriptors(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files))
+        return;
+    if (files.rlim_cur > HARDEN_DESCRIPTORS)
+        files.rlim_cur = HARDEN_DESCRIPTORS;
+    files.rlim_max = files.rlim_cur;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
 bool harden_process(void)
 {
     struct rlimit none = {0};
@@ -255,6 +267,8 @@ void harden_confine(const struct harden_needs *needs, char text[HARDEN_TEXT_BYTE
     bool off = switched_off(), privileges = harden_process();
     bool ruled = !off && privileges && !needs->files && set_rules(needs);
     bool filtered = !off && privileges && set_filter(needs);
+    if (!off)
+        keep_descriptors();
     snprintf(text, HARDEN_TEXT_BYTES, "%s%s%s",
              filtered ? "seccomp"
              : off    ? "nothing (switched off)"

@@ -3,13 +3,13 @@
  *
  * What: harden_process (every process of a pipeline): no new privileges by exec, no core files.
  * harden_confine (workers and the gateway, before their first thread): a seccomp filter that
- * refuses system calls no worker makes (errno EPERM, the process goes on), and, where the caller
- * names all files it uses, Landlock rules for these. What each process may do: docs/hardening.md.
- * Who calls it: main.c of the coordinator and of the gateway, proto/worker_link.c. Not in force:
- * under sanitizers (LeakSanitizer traces its own process) and with HILL_HARDEN=off in the
- * environment. Concurrency: call it with one thread; later threads and programs inherit it.
- * Failure: what the kernel does not have is left out, and the text says so: a kernel without it is
- * no reason not to work.
+ * refuses system calls no worker makes (errno EPERM, the process goes on), where the caller names
+ * all files it uses Landlock rules for these, and a limit of descriptors for good. What each
+ * process may do: docs/hardening.md. Who calls it: main.c of the coordinator and of the gateway,
+ * proto/worker_link.c. Not in force: under sanitizers (LeakSanitizer traces its own process) and
+ * with HILL_HARDEN=off in the environment. Concurrency: call it with one thread; later threads and
+ * programs inherit it. Failure: what the kernel does not have is left out, and the text says so: a
+ * kernel without it is no reason not to work.
  */
 #ifndef HILL_BASE_HARDEN_H
 #define HILL_BASE_HARDEN_H
@@ -17,7 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HARDEN_TEXT_BYTES 128
+#define HARDEN_TEXT_BYTES  128
+#define HARDEN_DESCRIPTORS 4096u /* at most, of who is confined */
 
 /* What a process keeps. */
 struct harden_needs {

@@ -23,7 +23,6 @@
 #include "base/process.h"
 #include "coordinator/pipeline.h"
 
-#define DESCRIPTORS     4096u
 #define DESCRIPTORS_MIN 128u
 
 static const struct option_spec own_specs[] = {
@@ -63,7 +62,7 @@ static int raise_descriptors(struct hill_why *why)
     if (getrlimit(RLIMIT_NOFILE, &files))
         return hill_fail(why, hill_from_errno(errno), "cannot read the limit of open files: %s",
                          strerror(errno));
-    rlim_t wanted = files.rlim_max < DESCRIPTORS ? files.rlim_max : DESCRIPTORS;
+    rlim_t wanted = files.rlim_max < HARDEN_DESCRIPTORS ? files.rlim_max : HARDEN_DESCRIPTORS;
     if (files.rlim_cur < wanted) {
         files.rlim_cur = wanted;
         setrlimit(RLIMIT_NOFILE, &files);

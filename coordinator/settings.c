@@ -231,12 +231,14 @@ static int size_gpu(struct settings *s, struct hill_why *why)
     return 0;
 }
 
+#define ASK_DEVICE_MS 60000 /* a driver's first start may take long */
+
 /* Of the GPU worker, whose process it is that asks the drivers. */
 static bool device_has_own_memory(const void *context)
 {
     const struct settings *s = context;
     const char *device = s->epoch.device ? s->epoch.device : "";
-    return worker_process_ask("hill-gpu-worker", "--own-memory", device) == 0;
+    return worker_process_ask("hill-gpu-worker", "--own-memory", device, ASK_DEVICE_MS) == 0;
 }
 
 /* Under a limit the kernel kills who goes beyond: before anything runs, better nothing does. One

@@ -35,7 +35,8 @@ struct tiers_record {
 _Static_assert(sizeof(struct tiers_record) == 112, "file format");
 
 /* A sum over all that a worker is told but the epochs' numbers, beta, which a sequence keeps for
- * itself, and the prefix store's cap, of which the tiers know nothing; 0: out of memory. */
+ * itself, speeds of drives, and the prefix store's caps, of which the tiers know nothing; 0: out of
+ * memory. */
 uint64_t tiers_record_settings(const struct epoch_settings *s);
 /* In place of what is there. folder: the run folder's path. */
 int tiers_record_write(const char *folder, const struct epoch_settings *s, uint64_t asked,

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -95,7 +96,18 @@ int worker_process_start(struct worker_process *out, const char *binary, const c
     return 0;
 }
 
-int worker_process_ask(const char *binary, const char *question, const char *about)
+/* Its end, or SIGKILL after so long. */
+static void wait_for_end(pid_t child, int limit_ms)
+{
+    struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, child, 0), .events = POLLIN};
+    int ended = end.fd >= 0 ? poll(&end, 1, limit_ms) : 1; /* without a pidfd it is waited for */
+    if (end.fd >= 0)
+        close(end.fd);
+    if (ended == 0)
+        kill(child, SIGKILL);
+}
+
+int worker_process_ask(const char *binary, const char *question, const char *about, int limit_ms)
 {
     char folder[PATH_MAX], path[PATH_MAX + 64];
     pid_t child = 0;
@@ -104,7 +116,10 @@ int worker_process_ask(const char *binary, const char *question, const char *abo
         return -1;
     snprintf(path, sizeof path, "%s/%s", folder, binary);
     char *argv[] = {path, (char *)question, (char *)about, NULL};
-    if (spawn(&child, path, argv) || waitpid(child, &status, 0) != child)
+    if (spawn(&child, path, argv))
+        return -1;
+    wait_for_end(child, limit_ms);
+    if (waitpid(child, &status, 0) != child)
         return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }

@@ -181,6 +181,23 @@ static void test_no_core_file_holds_what_a_process_had(void **state)
     run(leaves_no_core);
 }
 
+static void keeps_its_descriptors(void)
+{
+    struct rlimit files = {100, 100}, more = {101, 101};
+    MUST(setrlimit(RLIMIT_NOFILE, &files) == 0); /* fewer than the most stay as they are */
+    MUST(geteuid() != 0 || setuid(65534) == 0);  /* root may raise any limit */
+    confine(false, true);
+    MUST(getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur == 100 && files.rlim_max == 100);
+    REFUSED(setrlimit(RLIMIT_NOFILE, &more), EPERM);
+}
+
+static void test_nobody_raises_the_limit_of_descriptors(void **state)
+{
+    (void)state;
+    need(true, false);
+    run(keeps_its_descriptors);
+}
+
 static void is_off(void)
 {
     char text[HARDEN_TEXT_BYTES];
@@ -206,6 +223,7 @@ int main(void)
         cmocka_unit_test(test_who_needs_programs_may_start_them),
         cmocka_unit_test(test_who_names_its_files_sees_no_others),
         cmocka_unit_test(test_no_core_file_holds_what_a_process_had),
+        cmocka_unit_test(test_nobody_raises_the_limit_of_descriptors),
         cmocka_unit_test(test_the_switch_turns_it_off),
     };
     char name[128];

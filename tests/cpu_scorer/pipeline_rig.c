@@ -4,6 +4,7 @@
  */
 #include "tests/cpu_scorer/pipeline_rig.h"
 #include "tests/cpu_scorer/hkm_audit.h"
+#include "tests/filter.h"
 
 static const uint32_t rig_capacities[RING_COUNT] = {
     [RING_APPEND] = 1u << 13,     [RING_QUERY] = 1u << 12,      [RING_SELECTION] = 1u << 16,

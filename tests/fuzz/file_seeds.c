@@ -1,18 +1,22 @@
 /*
  * tests/fuzz/file_seeds.c - seeds of files and texts: sessions, traces, recordings, token logs,
- * configurations, conversations, texts; commands of the agent, and models of every architecture and
- * tensor type. Called by make_seeds.c; failure as there.
+ * small files, configurations, conversations, texts; commands of the agent, and models of every
+ * architecture and tensor type. Called by make_seeds.c; failure as there.
  */
 #include "tests/fuzz/file_seeds.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "coordinator/profile.h"
+#include "coordinator/tiers_record.h"
 #include "coordinator/token_log.h"
 #include "model/arch.h"
 #include "model/blocks.h"
 #include "placement/trace.h"
+#include "proto/drive_link.h"
 #include "proto/records.h"
 #include "recording/recording.h"
 #include "prefix/chunk_file.h"
@@ -182,18 +186,24 @@ static void session_seed(const char *name, uint16_t policy)
     free(seed.data);
 }
 
-/* What `path` holds now, behind a byte 0; the file is removed. */
-static void file_seed(const char *target, const char *name, const char *path)
+/* What `path` holds now; the file is removed. */
+static void put_file(struct blob *seed, const char *path)
 {
-    struct blob seed = {0};
     uint8_t buffer[4096];
     FILE *file = fopen(path, "rb");
-    put(&seed, "\3", 1);
     for (size_t n; file && (n = fread(buffer, 1, sizeof buffer, file)) > 0;)
-        put(&seed, buffer, n);
+        put(seed, buffer, n);
     if (!file || fclose(file) != 0)
         seed_failed(path);
     unlink(path);
+}
+
+/* The same behind a byte 0. */
+static void file_seed(const char *target, const char *name, const char *path)
+{
+    struct blob seed = {0};
+    put(&seed, "\3", 1);
+    put_file(&seed, path);
     write_seed(target, name, &seed);
     free(seed.data);
 }
@@ -277,6 +287,70 @@ static void token_log_seed(void)
     file_seed("token_log", "two", path);
 }
 
+/* ---- what is changed in place, and small files ---------------------------------------------- */
+
+/* Nothing and single words of what the harness lays out: see change() in fuzz_adoption.c and
+ * fuzz_chunk_keys.c. */
+static void edit_seeds(void)
+{
+    struct blob nothing = {0}, words = {0};
+    put(&nothing, "\3\0", 2);
+    put(&words, "\3\0\1\0\5\3\0\0\100\2\0\4\1\0\0\0\3\0\2\2\0\0\0", 23);
+    write_seed("adoption", "nothing", &nothing);
+    write_seed("adoption", "words", &words);
+    write_seed("chunk_keys", "nothing", &nothing);
+    write_seed("chunk_keys", "words", &words);
+    free(nothing.data);
+    free(words.data);
+}
+
+static void key_seed(const char *path)
+{
+    struct blob seed = {0};
+    struct hill_why why;
+    char beside[80];
+    snprintf(beside, sizeof beside, "%s.pub", path);
+    if (drive_keys_write(path, &why))
+        seed_failed(path);
+    put(&seed, "\2", 1);
+    put_file(&seed, path);
+    put(&seed, "", 1);
+    put_file(&seed, beside);
+    write_seed("small_files", "keys", &seed);
+    free(seed.data);
+}
+
+static void small_file_seeds(void)
+{
+    const struct layout_input layout = {
+        .geometry = {2, 4, 2, 16}, .ctx_tokens = 64, .n_sequences = 1};
+    struct epoch_settings settings = make_settings(&layout, 1);
+    const struct profile rates = {.rates = {4, 3, 2, 1}, .rounds = 9, .took_ms = 5};
+    struct blob record = {0}, cache = {0};
+    struct hill_why why;
+    char path[64], name[80];
+    settings.run_id = FUZZ_LOG_RUN_ID;
+    settings.tiers_epoch = settings.epoch;
+    seed_path(path, "record");
+    snprintf(name, sizeof name, "%s/" TIERS_RECORD_NAME, path);
+    if (mkdir(path, 0700) || tiers_record_write(path, &settings, 1, &why))
+        seed_failed(path);
+    put(&record, "\4", 1);
+    put_file(&record, name);
+    rmdir(path);
+    write_seed("small_files", "record", &record);
+    seed_path(path, "rates");
+    if (profile_cache_store(path, "x", &rates, &why))
+        seed_failed(path);
+    put(&cache, "\1", 1);
+    put_file(&cache, path);
+    write_seed("small_files", "rates", &cache);
+    seed_path(path, "key");
+    key_seed(path);
+    free(record.data);
+    free(cache.data);
+}
+
 /* ---- texts ---------------------------------------------------------------------------------- */
 
 static void text_seed(const char *target, const char *name, const void *text, size_t bytes)
@@ -353,6 +427,8 @@ void file_seeds(void)
     trace_seed();
     recording_seed();
     token_log_seed();
+    edit_seeds();
+    small_file_seeds();
     chunks_seed();
     text_seeds();
     command_seed();

@@ -64,6 +64,8 @@ static void consume(struct input *in, struct shm_ring_end *end, uint8_t *memory,
         check(end, memory, bytes, payload, payload_bytes);
         for (uint32_t i = 0; i < payload_bytes; i++)
             sink = ((const uint8_t *)payload)[i];
+        if (what == 1 && shm_ring_peek_behind(end, &type, &payload, &payload_bytes))
+            check(end, memory, bytes, payload, payload_bytes);
         if (what == 2)
             shm_ring_release(end);
         else if (what == 3)

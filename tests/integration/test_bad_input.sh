@@ -32,6 +32,8 @@ done
 refused "empty model" 1 "empty.gguf" -m "$work/empty.gguf" -p x
 { printf 'FUGG'; tail -c +5 "$work/good.gguf"; } >"$work/magic.gguf"
 refused "wrong magic" 1 "magic" -m "$work/magic.gguf" -p x
+{ head -c 4 "$work/good.gguf"; printf '\144'; tail -c +6 "$work/good.gguf"; } >"$work/version.gguf"
+refused "another version" 1 "version.gguf: it is GGUF version 100" -m "$work/version.gguf" -p x
 { head -c 8 "$work/good.gguf"; printf '\377\377\377\377\377\377\377\177'; tail -c +17 "$work/good.gguf"; } >"$work/count.gguf"
 refused "absurd tensor count" 1 "count.gguf" -m "$work/count.gguf" -p x
 sed 's/blk\.1\.attn_k\.weight/blk.1.attn_q.wrong_/' "$work/good.gguf" >"$work/missing.gguf"
@@ -58,8 +60,17 @@ refused "a SmartSSD without its card" 111 "csd_agent: cannot open drive 'xrt:$wo
     -m "$work/good.gguf" -c 1024 -p x --csd "xrt:$work/none,xclbin=$work/none.xclbin" --cold-mb 64
 [ ! -e "$work/none" ] || fail "a SmartSSD without its card: a pool was made"
 refused "more DRAM than there is" 100 "this machine has [0-9]* MiB" -m "$work/good.gguf" -p x --hot-mb 900T
-printf 'temp = warm\n' >"$work/warm.ini"
-refused "a request's option in --config" 100 "temp: 'warm'" -m "$work/good.gguf" -p x --config "$work/warm.ini"
+# config NAME TEXT WORDS: a file that is refused by its line, and by the key if it has one
+config() {
+    printf '%b' "$2" >"$work/config.ini"
+    refused "a --config $1" 100 "config.ini line $3" -m "$work/good.gguf" -p x --config "$work/config.ini"
+}
+config "with a request's option" 'temp = warm\n' "1: temp: 'warm'"
+config "that is cut short" '# a comment\nalpha' "2: not 'name = value'"
+config "with a value out of range" 'alpha = 7\n' "1: alpha: 7 is out of range"
+config "of another version" 'no-such-key = 1\n' "1: no-such-key: unknown key"
+config "that is no text" '\001\377\000\003= x\n' "1: "
+refused "a --config that is not there" 111 "none.ini: No such file" -m "$work/good.gguf" -p x --config "$work/none.ini"
 refused "leftover argument" 100 "extra" -m "$work/good.gguf" -p x extra
 refused "unknown policy" 100 "nonsense" -m "$work/good.gguf" -p x --policy nonsense
 refused "no prompt" 100 "prompt" -m "$work/good.gguf"

@@ -26,6 +26,10 @@ for pid in "${pids[@]}" "$coordinator"; do
     expect "no new privileges, process $pid" "$(awk '/^NoNewPrivs/ {print $2}' "/proc/$pid/status")" 1
     expect "core files, process $pid" "$(awk '/^Max core file size/ {print $5}' "/proc/$pid/limits")" 0
 done
+for pid in "${pids[@]}"; do
+    expect "descriptors, no more of them, process $pid" \
+        "$(awk '/^Max open files/ {print ($4 <= 4096) " " ($5 == $4)}' "/proc/$pid/limits")" "1 1"
+done
 if "$bin/hillctl" doctor --json --state-dir "$state_dir" | jq -e '.checks.hardening.level == "ok"' >/dev/null; then
     for pid in "${pids[@]}"; do expect "seccomp, process $pid" "$(awk '/^Seccomp:/ {print $2}' "/proc/$pid/status")" 2; done
 fi
@@ -40,6 +44,16 @@ for pid in "${pids[@]}" "$coordinator"; do
     done
 done
 pass "sockets of ${#pids[@]} workers and the coordinator"
+
+# --- what is no message, from who can reach the sockets: the pipeline goes on
+head -c 300000 /dev/urandom >"$work/garbage"
+for socket in control worker heartbeat; do
+    for data in "$work/garbage" "$work/model.gguf"; do
+        curl -s -m 5 --unix-socket "$run_dir/$socket.sock" --data-binary "@$data" http://x/ >/dev/null 2>&1
+    done
+done
+"$hillinfer" generate -f "$work/prompt" -n 8 --temp 0 --json --run-dir "$run_dir" >"$work/again" 2>"$work/err" || fail "after garbage: $(cat "$work/err")"
+expect "after garbage: the same answer, nobody was started again" "$(jq -c '[.tokens, (.restarts | add // 0)]' "$work/again")" "$(jq -c '[.tokens, 0]' "$work/answer")"
 
 # --- another user
 if [ "$(id -u)" -ne 0 ] || ! setpriv --reuid=65534 --regid=65534 --clear-groups true 2>/dev/null; then

@@ -52,6 +52,30 @@ for file in up.kvt up.kvt.2; do
     expect "queries recorded in $file" "$(field "$work/replay" .records)" $records
 done
 
+# --- damaged, cut short, of another version: a line that names the file and where; whole records before a cut are of use
+trace_says() { # WHAT EXIT-CODE WORDS: of $work/bad.kvt, with one line on stderr
+    "$bin/hill-kvtrace" "$work/bad.kvt" --placement bkp >"$work/out" 2>"$work/err"
+    expect "a trace $1: exit code, lines" "$? $(wc -l <"$work/err")" "$2 1"
+    grep -q "bad.kvt: $3" "$work/err" || fail "a trace $1: $(cat "$work/err")"
+}
+bytes=$(stat -c %s "$work/run.kvt")
+poke() { # OFFSET: a byte of a copy that is another one
+    cp "$work/run.kvt" "$work/bad.kvt"
+    byte=$(od -An -tu1 -j "$1" -N 1 "$work/bad.kvt")
+    # shellcheck disable=SC2059  # the byte as an escape
+    printf "\\x$(printf %02x $((byte ^ 64)))" | dd of="$work/bad.kvt" bs=1 seek="$1" conv=notrunc status=none
+}
+poke 8
+trace_says "of another version" 1 "version 66, this program reads 2"
+poke 40
+trace_says "with a flipped bit in its header" 1 ""
+poke $((bytes / 2))
+trace_says "with a flipped bit in its middle" 1 "record .*checksum"
+head -c 30 "$work/run.kvt" >"$work/bad.kvt"
+trace_says "that is cut in its header" 1 "its 30 bytes hold no trace header"
+head -c $((bytes - 5)) "$work/run.kvt" >"$work/bad.kvt"
+trace_says "that is cut in its last record" 0 "cut short in record"
+
 # --- what cannot be
 run_json "$work/out" "${pipeline[@]}" "${request[@]}" --trace-scores
 expect "--trace-scores alone: exit code" $? 100

@@ -1,0 +1,68 @@
+/* Tests of coordinator/worker_process.[ch]: a question to a program beside this one. The programs
+ * are links that are made in this program's own folder. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "coordinator/worker_process.h"
+
+static char name[64], link_path[4200];
+
+static int link_beside(const char *program)
+{
+    char own[4096];
+    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+    if (n < 0)
+        return -1;
+    own[n] = '\0';
+    snprintf(name, sizeof name, "asked-%d", (int)getpid());
+    snprintf(link_path, sizeof link_path, "%s/%s", dirname(own), name);
+    unlink(link_path);
+    return symlink(program, link_path);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return unlink(link_path);
+}
+
+static void test_its_exit_code_is_the_answer(void **state)
+{
+    (void)state;
+    assert_int_equal(link_beside("/usr/bin/test"), 0);
+    assert_int_equal(worker_process_ask(name, "-n", "x", 60000), 0);
+    assert_int_equal(worker_process_ask(name, "-n", "", 60000), 1);
+    assert_int_equal(worker_process_ask("no-such-program", "-n", "x", 60000), -1);
+}
+
+static void test_one_that_hangs_is_killed(void **state)
+{
+    (void)state;
+    int64_t before = clock_now_ns();
+    assert_int_equal(link_beside("/usr/bin/tail"), 0);
+    assert_int_equal(worker_process_ask(name, "-f", "/dev/null", 50), -1);
+    assert_true(clock_now_ns() - before >= CLOCK_MS(50));
+    assert_int_equal(waitpid(-1, NULL, 0), -1); /* nothing of it is left */
+    assert_int_equal(errno, ECHILD);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_its_exit_code_is_the_answer, teardown),
+        cmocka_unit_test_teardown(test_one_that_hangs_is_killed, teardown),
+    };
+    return cmocka_run_group_tests_name("worker_process", tests, NULL, NULL);
+}
