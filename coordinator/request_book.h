@@ -37,7 +37,8 @@
 #define REQUEST_PARALLEL_MAX KV_MAX_SEQUENCES
 #define REQUEST_ALONE_MAX    3u /* "no room beside others" in a row with nobody beside it: a bug */
 #define REQUEST_CANCEL_NS    INT64_C(10000000000)
-#define REQUEST_STATS_NS     INT64_C(10000000000) /* after Done */
+/* After Done. The scorer has them when the drive has written all: it waits 30 s for a drive. */
+#define REQUEST_STATS_NS INT64_C(40000000000)
 #define REQUEST_STATS_ERR_NS                                                                       \
     INT64_C(                                                                                       \
         1000000000) /* after a Done that is no success: the scorer may never have heard of it  \
@@ -223,6 +224,9 @@ void request_interrupt(struct request *request, bool counts);
  * another attempt makes them, unless they come before that begins. False: it lacks none, or did not
  * end well. */
 bool request_repeat_end(struct request *request);
+/* The statistics of a whole answer are overdue, for the first time: the scorer has lost them, and
+ * in another epoch request_repeat_end has them made again. */
+bool request_stats_owed(const struct request *request, int64_t now_ns);
 /* An attempt that was to make the statistics again has failed: the Done of the one before it
  * counts, without them. False: there is none. */
 bool request_take_first_end(struct request *request);

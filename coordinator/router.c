@@ -159,11 +159,14 @@ static void refuse_client(struct router *r, const struct proto_address *from, co
     router_reply(r, from, HILL_E_PROTOCOL, text);
 }
 
+/* Two a second come: a line for the first, and for each twice as many. Its worker may be taken for
+ * one that hangs. */
 static void count_heartbeat(struct router *r, const struct proto_address *from, const char *text)
 {
     (void)from;
-    (void)text;
     r->malformed++;
+    if ((r->malformed & (r->malformed - 1)) == 0)
+        log_warn("a heartbeat was refused: %s", text);
 }
 
 static void

@@ -1,15 +1,18 @@
 /* cpu_scorer/sequence_stats.c - see sequence_stats.h. */
 #include "cpu_scorer/sequence_stats.h"
 
+#include <math.h>
+
 #include "cpu_scorer/moves.h"
 
-/* The middle of steps that are counted by percents, to a percent. */
+/* The middle of steps that are counted by percents, to a percent: the last one is 100 % itself,
+ * when one side had nothing to do. */
 static double median_of(const uint32_t counts[101], uint32_t steps)
 {
     uint32_t seen = 0, i = 0;
     while (i < 100 && (seen += counts[i]) * 2 < steps)
         i++;
-    return steps ? (i + 0.5) / 100 : 0;
+    return steps ? fmin((i + 0.5) / 100, 1) : 0;
 }
 
 static void fill_drives(const struct core *c, struct sequence *s)

@@ -97,8 +97,8 @@ static int reuse(struct cold_pool *pool, int fd, const struct cold_pool_config *
     return 1;
 }
 
-/* The pool that an earlier agent had in this use, as it left it but for the directory, which may be
- * behind. */
+/* The pool that an earlier agent had in this use, as it left it; its directory may be behind, and
+ * nobody believes it. */
 static bool open_kept(struct cold_pool *pool, int fd, const struct cold_pool_config *config)
 {
     struct hill_why why = {""};
@@ -166,15 +166,25 @@ static int allocate(struct cold_pool *pool, struct hill_why *why)
     return hill_fail(why, HILL_E_NOMEM, "no memory for the state of %u stripes", n);
 }
 
-/* What an earlier agent left belongs to nobody, unless it is adopted. */
+/* What an earlier agent left belongs to nobody, unless it is adopted: then its record is written
+ * again, else it says so. */
 static void forget_contents(struct cold_pool *pool)
 {
+    uint32_t n_unknown = 0, last = 0;
+
     for (uint32_t s = 0; s < pool->layout.n_stripes; s++) {
-        if (pool->directory->stripes[s].sequence == POOL_NO_OWNER)
+        uint32_t owner = pool->directory->stripes[s].sequence;
+        if (owner == POOL_NO_OWNER)
             continue;
+        n_unknown += owner == POOL_UNKNOWN_OWNER;
+        last = owner == POOL_UNKNOWN_OWNER ? s : last;
         pool_stripe_free(pool->directory, s);
         cold_mark_dirty(pool, s);
     }
+    if (n_unknown)
+        log_warn("%u records of the cold pool's directory are damaged, the last is %u: nothing "
+                 "depends on them, they are written anew",
+                 n_unknown, last);
 }
 
 int cold_pool_open(struct cold_pool **out, const struct cold_pool_config *config,

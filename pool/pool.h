@@ -34,10 +34,11 @@
 #include "kv/geometry.h"
 #include "kv/group.h"
 
-#define POOL_PAGE_BYTES 4096u
-#define POOL_NO_OWNER   UINT32_MAX
-#define POOL_UUID_BYTES 16u
-#define POOL_UUID_TEXT  37u /* bytes of "xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx" and its end */
+#define POOL_PAGE_BYTES    4096u
+#define POOL_NO_OWNER      UINT32_MAX
+#define POOL_UNKNOWN_OWNER (UINT32_MAX - 1) /* its record cannot be used: pool_open_stamped */
+#define POOL_UUID_BYTES    16u
+#define POOL_UUID_TEXT     37u /* bytes of "xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx" and its end */
 
 struct pool_layout {
     struct kv_geometry geometry;
@@ -142,8 +143,9 @@ int pool_format(int fd, const struct pool_layout *layout, uint64_t fingerprint,
 
 /* Read and check superblock and directory. */
 int pool_open(struct pool_directory **out, int fd, uint64_t fingerprint, struct hill_why *why);
-/* The superblock alone, of a pool with this stamp (else HILL_E_INVALID): every stripe is free in
- * memory, and who knows what lies in them claims them. */
+/* A pool with this stamp (else HILL_E_INVALID), for who knows better than its directory, which may
+ * be behind, what lies in it: that frees every stripe, on flash too, and claims its own. A record
+ * that cannot be used is a stripe of POOL_UNKNOWN_OWNER. */
 int pool_open_stamped(struct pool_directory **out, int fd, uint64_t fingerprint,
                       const struct pool_stamp *stamp, struct hill_why *why);
 /* Put the stamp into the superblock of an open pool. Not flushed: it is for processes that follow

@@ -197,8 +197,8 @@ struct survey {
 static int pass_over(struct pool_directory *d, uint32_t stripe, const struct survey *survey,
                      const struct hill_why *found)
 {
-    survey->damaged(survey->context, stripe, found->text);
     pool_stripe_free(d, stripe);
+    survey->damaged(survey->context, stripe, found->text);
     return 0;
 }
 
@@ -289,12 +289,21 @@ const char *pool_uuid_print(char out[POOL_UUID_TEXT], const uint8_t uuid[POOL_UU
     return out;
 }
 
+static void note_unknown(void *context, uint32_t stripe, const char *line)
+{
+    (void)line;
+    ((struct pool_directory *)context)->stripes[stripe].sequence = POOL_UNKNOWN_OWNER;
+}
+
 int pool_open_stamped(struct pool_directory **out, int fd, uint64_t fingerprint,
                       const struct pool_stamp *stamp, struct hill_why *why)
 {
     int rc = open_superblock(out, fd, &fingerprint, stamp, why);
-    for (uint32_t s = 0; rc == 0 && s < (*out)->layout.n_stripes; s++)
-        pool_stripe_free(*out, s);
+    const struct survey survey = {note_unknown, *out};
+    if (rc == 0 && (rc = read_directory(*out, fd, &survey, why)) != 0) {
+        pool_close(*out);
+        *out = NULL;
+    }
     return rc;
 }
 

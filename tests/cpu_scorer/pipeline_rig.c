@@ -40,8 +40,16 @@ static void rig_drained(void *context, const struct scorer_drained *drained)
     atomic_fetch_add_explicit(&r->n_drained, 1, memory_order_release);
 }
 
+/* What the coordinator takes: it refuses other statistics, and a heartbeat that has them. */
+static void check_shares(const struct scorer_stats *stats)
+{
+    assert_true(stats->drive_spread >= 0 && stats->drive_spread <= 1);
+    assert_true(stats->imbalance >= 0 && stats->imbalance <= 1);
+}
+
 static void rig_stats(void *context, const struct scorer_stats *stats)
 {
+    check_shares(stats);
     ((struct rig *)context)->stats = *stats; /* the SEQ_STATS record publishes it */
 }
 
@@ -59,6 +67,8 @@ static void rig_work_done(void *context, uint64_t count)
     struct scorer_stats live[RIG_SEQUENCES_MAX];
     (void)count;
     uint32_t n = scorer_live_stats(r->pipeline, live, RIG_SEQUENCES_MAX);
+    for (uint32_t i = 0; i < n; i++)
+        check_shares(&live[i]);
     if (n >= 2)
         assert_true(live[0].request_id != live[1].request_id);
     if (n)

@@ -567,6 +567,23 @@ static void test_each_drive_answers_for_itself(void **unused)
     rig_stop(r);
 }
 
+/* One that is so slow that nothing goes to it: its part of each step is none, and the drives are as
+ * far apart as can be. So is one that has just come. */
+static void test_a_drive_may_have_nothing_to_do(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(
+        &(struct rig_options){.csd = true, .beta = 0.25, .n_drives = 2, .speeds = {1, 1e-9}});
+    struct rig_request *a = gpu_begin(r, 0, 400, 460, &usual, 0);
+    gpu_prefill(a);
+    gpu_decode_settled(a, 6);
+    struct scorer_stats stats = gpu_end(a);
+    assert_true(stats.drives[0].tokens > 0 && stats.drives[0].score_ns > 0);
+    assert_int_equal(stats.drives[1].tokens, 0);
+    assert_true(stats.drive_spread == 1);
+    rig_stop(r);
+}
+
 static void *wake_agent(void *arg)
 {
     struct rig *r = arg;
@@ -752,6 +769,7 @@ int main(void)
         cmocka_unit_test(test_an_end_that_waits_for_the_drive_stops_nobody),
         cmocka_unit_test(test_a_beginning_that_waits_for_the_drive_stops_nobody),
         cmocka_unit_test(test_each_drive_answers_for_itself),
+        cmocka_unit_test(test_a_drive_may_have_nothing_to_do),
         cmocka_unit_test(test_a_query_is_answered_behind_a_slot_that_is_cleared_up),
         cmocka_unit_test(test_every_turn_of_a_query_that_waits_is_counted),
         cmocka_unit_test(test_an_idle_pipeline_sleeps),

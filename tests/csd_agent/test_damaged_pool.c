@@ -5,6 +5,9 @@
 #include "tests/csd_agent/pool_scene.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static void write_file(const char *content, size_t bytes)
 {
@@ -164,6 +167,107 @@ static void test_a_flipped_bit_of_a_digest_is_found_and_named(void **state)
     pool_scene_close(&s);
 }
 
+static void note_damaged(void *context, uint32_t stripe, const char *line)
+{
+    (void)stripe;
+    (void)line;
+    ++*(uint32_t *)context;
+}
+
+/* Stripes that the directory on flash says are somebody's; *damaged: its records that cannot be
+ * used. */
+static uint32_t stripes_on_flash(uint32_t *damaged)
+{
+    struct pool_directory *d;
+    uint32_t n = 0;
+    int fd = open(pool_path(), O_RDONLY);
+
+    *damaged = 0;
+    assert_true(fd >= 0);
+    assert_int_equal(pool_survey(&d, fd, note_damaged, damaged, NULL), 0);
+    for (uint32_t s = 0; s < d->layout.n_stripes; s++)
+        n += d->stripes[s].sequence != POOL_NO_OWNER;
+    pool_close(d);
+    close(fd);
+    return n;
+}
+
+/* The directory of a pool that goes on is behind: an agent was killed with stripes that nobody
+ * adopts, since their request has ended. They are free, on flash too. */
+static void test_what_nobody_adopts_is_free_on_flash(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 48};
+    struct cold_pool_config config = pool_scene_config(&g, 3);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct pool_scene s;
+    uint32_t damaged;
+
+    (void)state;
+    random_seed(20);
+    open_with_slots(&s, &config);
+    s.m.stripes[1] = (struct model_stripe){true, 1, 0, 0};
+    assert_int_equal(pool_scene_write(&s, s.m.stripe_slots, 20, &cost), 0);
+    assert_int_equal(adopt_status(&s, &config, &why), 0); /* sequence 0's alone */
+    cold_pool_close(s.pool);
+    assert_int_equal(stripes_on_flash(&damaged), 1);
+    config.keeps = true;
+    assert_int_equal(cold_pool_open(&s.pool, &config, &why), 0);
+    assert_int_equal(cold_pool_write_directory(s.pool, &why), 1); /* as an agent does at rest */
+    cold_pool_close(s.pool);
+    assert_int_equal(stripes_on_flash(&damaged), 0);
+    assert_int_equal(damaged, 0);
+    assert_int_equal(cold_pool_open(&s.pool, &config, &why), 0);
+    pool_scene_close(&s);
+}
+
+/* A record of the directory is of several sectors: some are the new ones', some the old ones', when
+ * power goes. Nothing that is kept depends on it; a pool that begins anew is formatted. */
+static void test_a_torn_record_of_the_directory_is_written_anew(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 48};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    struct cold_cost cost = {0};
+    struct hill_why why = {""};
+    struct pool_scene s;
+    uint32_t damaged;
+
+    (void)state;
+    random_seed(21);
+    config.options.force_buffered = true; /* so that this test's write is seen */
+    open_with_slots(&s, &config);
+    const struct pool_layout layout = *cold_pool_layout(s.pool);
+    uint8_t older[512], newer[512];
+    while (cold_pool_write_directory(s.pool, &why) == 1)
+        ;
+    int fd = open(pool_path(), O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, older, 512, (off_t)layout.directory_offset), 512);
+    assert_int_equal(pool_scene_write(&s, 100, 50, &cost), 0);
+    for (uint32_t i = 100; i < 150; i++) /* the model knows nothing of them */
+        assert_int_equal(cold_pool_commit(s.pool, 0, 0, &i, 1, &why), 0);
+    while (cold_pool_write_directory(s.pool, &why) == 1)
+        ;
+    assert_int_equal(pread(fd, newer, 512, (off_t)layout.directory_offset), 512);
+    assert_int_equal(pwrite(fd, older, 512, (off_t)layout.directory_offset), 512);
+    stripes_on_flash(&damaged);
+    assert_int_equal(damaged, 1);
+    assert_int_equal(adopt_status(&s, &config, &why), 0); /* 100 of the 150 */
+    assert_int_equal(pool_scene_query_status(&s, &why), 0);
+    cold_pool_close(s.pool);
+    assert_int_equal(stripes_on_flash(&damaged), 1);
+    assert_int_equal(damaged, 0);
+    assert_int_equal(pwrite(fd, newer, 512, (off_t)layout.directory_offset), 512);
+    stripes_on_flash(&damaged);
+    assert_int_equal(damaged, 1);
+    config.stamp.epoch++;
+    assert_int_equal(cold_pool_open(&s.pool, &config, &why), 0);
+    assert_int_equal(stripes_on_flash(&damaged), 0);
+    assert_int_equal(damaged, 0);
+    close(fd);
+    pool_scene_close(&s);
+}
+
 static void test_a_foreign_file_is_refused_untouched(void **state)
 {
     struct kv_geometry g = {1, 2, 2, 16};
@@ -208,6 +312,62 @@ static void test_a_pool_of_another_shape_is_formatted_anew(void **state)
         pool_scene_query(&s, 0, 0);
         pool_scene_close(&s);
     }
+}
+
+/* The same shape, another model: nothing that lies there is of use, neither to an epoch that keeps
+ * the tiers. */
+static void test_another_models_pool_gives_nothing_back(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 48};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    struct hill_why why = {""};
+    struct pool_scene s;
+
+    (void)state;
+    random_seed(22);
+    open_with_slots(&s, &config);
+    config.fingerprint++;
+    assert_int_equal(adopt_status(&s, &config, &why), HILL_E_DAMAGED);
+    assert_non_null(strstr(why.text, "made anew"));
+    assert_int_equal(cold_pool_committed(s.pool, 0, 0), 0);
+    pool_scene_close(&s);
+    open_with_slots(&s, &config);
+    config.fingerprint--;
+    cold_pool_close(s.pool);
+    assert_int_equal(cold_pool_open(&s.pool, &config, &why), 0);
+    assert_int_equal(cold_pool_committed(s.pool, 0, 0), 0);
+    pool_scene_close(&s);
+}
+
+/* Nobody may read the file any more: said, and left as it is. */
+static void test_a_file_without_permission_is_refused(void **state)
+{
+    struct kv_geometry g = {1, 4, 4, 48};
+    struct cold_pool_config config = pool_scene_config(&g, 2);
+    struct hill_why why = {""};
+    struct cold_pool *pool;
+    struct pool_scene s;
+    bool root = geteuid() == 0; /* who may read anything */
+
+    (void)state;
+    random_seed(23);
+    open_with_slots(&s, &config);
+    cold_pool_close(s.pool);
+    for (int keeps = 0; keeps < 2; keeps++) {
+        config.keeps = keeps;
+        assert_int_equal(chmod(pool_path(), 0), 0);
+        assert_int_equal(root ? seteuid(65534) : 0, 0);
+        int status = cold_pool_open(&pool, &config, &why);
+        assert_int_equal(root ? seteuid(0) : 0, 0);
+        assert_int_equal(status, HILL_E_PERMISSION);
+        assert_non_null(strstr(why.text, pool_path()));
+        assert_non_null(strstr(why.text, "ermission denied"));
+    }
+    assert_int_equal(prctl(PR_SET_DUMPABLE, 1), 0); /* the leak sanitizer looks at its process */
+    assert_int_equal(chmod(pool_path(), 0600), 0);
+    assert_int_equal(cold_pool_open(&s.pool, &config, &why), 0);
+    assert_int_equal(adopt_status(&s, &config, &why), 0); /* all is there */
+    pool_scene_close(&s);
 }
 
 static void test_a_format_that_was_killed_is_repeated(void **state)
@@ -327,8 +487,12 @@ int main(void)
         TEST(test_a_flipped_bit_of_a_digest_is_found_and_named),
         TEST(test_a_flipped_bit_of_a_key_is_found_and_named),
         TEST(test_a_flipped_bit_of_an_adopted_key_is_found),
+        TEST(test_what_nobody_adopts_is_free_on_flash),
+        TEST(test_a_torn_record_of_the_directory_is_written_anew),
         TEST(test_a_foreign_file_is_refused_untouched),
         TEST(test_a_pool_of_another_shape_is_formatted_anew),
+        TEST(test_another_models_pool_gives_nothing_back),
+        TEST(test_a_file_without_permission_is_refused),
         TEST(test_a_format_that_was_killed_is_repeated),
         TEST(test_no_space_is_said_and_leaves_no_file),
         TEST(test_drives_of_no_kind_are_refused),
