@@ -35,7 +35,7 @@ int selected_pump(struct request *r, struct hill_why *why);
 /* The unit is computed: its entries are not kept. */
 int selected_pass_unit(struct request *r, struct hill_why *why);
 /* After the first token: some of the store's chunks to the scorer; then, in REQUEST_RESTORED, what
- * follows them is computed: the prompt's own tokens, behind a chunk that has gone meanwhile more. */
+ * follows them is computed: the prompt's own tokens, and more behind a chunk that has gone. */
 int selected_fill(struct request *r, struct hill_why *why);
 void selected_drop(struct request *r); /* of a request without, too */
 

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/log.h"
 #include "prefix/drive_store.h"
@@ -185,6 +186,19 @@ static void what_is_written_is_found(void **unused)
     chunk_keys_close(&k);
 }
 
+/* A sound header of the version before. */
+static void make_older(void)
+{
+    struct chunk_keys_header h;
+    int fd = open(path("chunks.keys"), O_RDWR);
+    assert_int_equal(pread(fd, &h, sizeof h, 0), sizeof h);
+    h.version--;
+    h.checksum =
+        XXH64(heads, sizeof heads, XXH64(&h, offsetof(struct chunk_keys_header, checksum), 0));
+    assert_int_equal(pwrite(fd, &h, sizeof h, 0), sizeof h);
+    close(fd);
+}
+
 /* Another choice would make other keys: a file that is not of this shape begins anew. */
 static void another_shape_has_no_choice(void **unused)
 {
@@ -198,6 +212,14 @@ static void another_shape_has_no_choice(void **unused)
     other.n_probes = 1;
     open_keys(&k, &other);
     assert_null(k.heads);
+    chunk_keys_close(&k);
+    make_older();
+    open_keys(&k, &shape);
+    assert_null(k.heads);
+    assert_int_equal(chunk_keys_choose(&k, heads, &why), 0);
+    chunk_keys_close(&k);
+    open_keys(&k, &shape);
+    assert_non_null(k.heads);
     chunk_keys_close(&k);
     flip("chunks.keys", draw(sizeof(struct chunk_keys_header) + sizeof heads));
     open_keys(&k, &shape);
