@@ -111,13 +111,10 @@ static uint32_t plain_tokens(const struct service *sv, const struct request *r)
     /* a coordinator before this one took decoded entries over, and nobody knows which */
     bool lost = r->prefix.decoded && !hit->n_tokens;
     /* the attempt before this one may have taken some from the drive's store: no Done tells */
-    bool untold = r->recovery.resumed && !r->recovery.in_prompt &&
-                  (r->prefix.conversation || sv->settings->epoch.prefix_share > 0) &&
+    bool untold = r->recovery.resumed && !r->recovery.in_prompt && r->prefix.conversation &&
                   sv->settings->prefix_dir[0];
     if (r->restore_path || lost || untold)
         return 0;
-    if (r->done && r->done->done->selected) /* what it computed, over some of the others alone */
-        return r->done->done->reused_plain;
     return decoded                        ? request_reused(r) - decoded
            : hit->n_plain < hit->n_tokens ? hit->n_plain
                                           : r->n_prompt;

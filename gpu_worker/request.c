@@ -454,7 +454,7 @@ static int append_unit(struct request *r, struct hill_why *why)
     FAULT_POINT(gpu_worker, unit, computed);
     STAGE_BEGIN(append, r->sequence, 0, u.layer);
     if (!rc)
-        rc = r->selected ? selected_keep_unit(r, why) : append_entries(r, why);
+        rc = r->selected ? selected_pass_unit(r, why) : append_entries(r, why);
     if (!rc && request_weighs(r) && u.first + u.count == r->prompt)
         rc = append_mass(r, u.layer, why);
     if (!rc)
@@ -468,6 +468,15 @@ static int append_unit(struct request *r, struct hill_why *why)
     return 0;
 }
 
+/* The scorer has all entries of the prompt. */
+static int end_prefill(struct request *r, struct hill_why *why)
+{
+    int rc = request_push_step_end(r, r->prompt, why);
+    FAULT_POINT(gpu_worker, prefill, ended);
+    r->state = REQUEST_DECODE;
+    return rc;
+}
+
 int request_append_unit(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
@@ -476,22 +485,14 @@ int request_append_unit(struct request *r, struct hill_why *why)
         return rc;
     past_drop(r);
     if (r->predicted || r->over) /* computed again, for its entries alone */
-        return request_end_prefill(r, why);
+        return end_prefill(r, why);
     rc = logits_file_prompt(w, r->n_past, r->prompt, why);
     if (!rc)
         rc = engine_prefill_logits(w->engine, w->logits, why);
     r->prompt_done_ns = clock_now_ns();
     r->chose = r->selected;
     r->state = REQUEST_FILLING;
-    return rc || r->selected ? rc : request_end_prefill(r, why);
-}
-
-int request_end_prefill(struct request *r, struct hill_why *why)
-{
-    int rc = request_push_step_end(r, r->prompt, why);
-    FAULT_POINT(gpu_worker, prefill, ended);
-    r->state = REQUEST_DECODE;
-    return rc;
+    return rc || r->selected ? rc : end_prefill(r, why);
 }
 
 /* ---- tokens ---- */

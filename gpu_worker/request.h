@@ -204,8 +204,6 @@ static inline uint32_t request_session_entries(const struct request *r)
     return request_session_tokens(r) - (r->prefill->from_prompt ? 0 : 1);
 }
 
-/* The scorer has all entries of the prompt: on to REQUEST_DECODE. */
-int request_end_prefill(struct request *r, struct hill_why *why);
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the
  * request is at its end. */
 int request_take_token(struct request *r, struct hill_why *why);

@@ -134,7 +134,6 @@ static struct request *next_prompt(struct worker *w)
 /* A bounded piece of the prompt's way to its units. */
 static int advance(struct request *r, bool alone, struct hill_why *why)
 {
-    int rc;
     switch (r->state) {
     case REQUEST_WAITING:
         return request_begin(r, why);
@@ -151,8 +150,7 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
     case REQUEST_RESTORED:
         return request_begin_prefill(r, r->n_past, why);
     case REQUEST_FILLING:
-        rc = selected_fill(r, why);
-        return rc == 1 ? request_end_prefill(r, why) : rc;
+        return selected_fill(r, why);
     default:
         return 0;
     }

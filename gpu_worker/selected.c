@@ -26,15 +26,16 @@ struct load {
 struct selected {
     struct span_reader *reader;
     const struct chunk_keys *store;
-    uint32_t n_past, n_chunks, n_own; /* tokens before the prompt, their chunks; its own */
-    uint32_t wanted;                  /* runs of a layer without a window */
+    uint32_t n_past, n_chunks; /* tokens before the prompt, their chunks */
+    uint32_t wanted;           /* runs of a layer without a window */
+    bool loads_all;            /* HILL_TEST_IMPORTANT_LOAD */
     enum phase phase;
     uint32_t layer;
     uint32_t *runs, n_runs, given; /* of the layer: chosen, ascending; tokens that the engine has */
     uint8_t *sums;                 /* [n_chunks][sums_bytes] */
-    uint8_t *keys[2];              /* of layer l in l % 2: [n_chunks][layer_bytes] */
+    uint8_t *keys[2];              /* of piece i in i % 2: [n_chunks][piece_bytes] */
+    uint16_t *probe;               /* of the layer: [n_past][probe][head_dim] */
     uint8_t *entries;              /* of the layer: [runs][entry] */
-    uint8_t *own;                  /* [layer][n_own][entry] */
     float *mass;                   /* [n_past] */
     double all_mass;               /* of them together; 0: a layer with a window, not asked */
     struct span *spans;            /* [max(n_chunks, runs)] of the load that is asked for */
@@ -83,7 +84,7 @@ bool selected_suits(const struct request *r)
 
 static uint32_t most_runs(const struct request *r, const struct selected *x)
 {
-    uint32_t most = x->wanted;
+    uint32_t most = x->loads_all ? x->n_past / run_tokens(r) : x->wanted;
     for (uint32_t l = 0; l < r->w->hparams.n_layers; l++) {
         uint32_t window = model_layer_window(&r->w->hparams, l);
         uint32_t seen = window + 2 * CHUNK_TOKENS < x->n_past ? window + 2 * CHUNK_TOKENS
@@ -94,19 +95,30 @@ static uint32_t most_runs(const struct request *r, const struct selected *x)
     return most;
 }
 
-static bool allocate(struct selected *x, uint32_t n_layers, uint32_t entry, uint32_t most)
+static bool allocate(struct selected *x, uint32_t entry, uint32_t most)
 {
     uint64_t run = (uint64_t)x->store->run_tokens * entry;
     x->sums = malloc(x->n_chunks * x->store->sums_bytes);
     for (int i = 0; i < 2; i++)
-        x->keys[i] = malloc(x->n_chunks * chunk_keys_layer_bytes(x->store));
+        x->keys[i] = malloc(x->n_chunks * x->store->piece_bytes);
+    x->probe = malloc(x->n_chunks * chunk_keys_unpacked_bytes(x->store));
     x->entries = malloc(most * run);
-    x->own = malloc((uint64_t)n_layers * x->n_own * entry);
     x->mass = malloc(x->n_past * sizeof *x->mass);
     x->runs = malloc(most * sizeof *x->runs);
     x->spans = malloc((most > x->n_chunks ? most : x->n_chunks) * sizeof *x->spans);
-    return x->sums && x->keys[0] && x->keys[1] && x->entries && x->own && x->mass && x->runs &&
+    return x->sums && x->keys[0] && x->keys[1] && x->probe && x->entries && x->mass && x->runs &&
            x->spans;
+}
+
+/* HILL_TEST_IMPORTANT_LOAD=all: important tokens are found and attended to as ever, but all of the
+ * prefix is loaded: what loading less saves, apart from attending to less. */
+static bool asks_for_all(void)
+{
+    const char *value = getenv("HILL_TEST_IMPORTANT_LOAD");
+    bool all = value && strcmp(value, "all") == 0;
+    if (all)
+        log_warn("test hook HILL_TEST_IMPORTANT_LOAD: unimportant tokens are loaded, too");
+    return all;
 }
 
 /* Page by page, as the drive reads; the modelled one has it some time later. */
@@ -123,6 +135,14 @@ static int load(struct request *r, uint32_t n_spans, struct load *out, struct hi
                : 0;
 }
 
+/* A layer's, of a chunk. */
+static uint8_t *keys_of(const struct selected *x, uint32_t layer, uint32_t chunk)
+{
+    const struct chunk_keys *store = x->store;
+    return x->keys[layer / store->piece_layers % 2] + chunk * store->piece_bytes +
+           layer % store->piece_layers * chunk_keys_layer_bytes(store);
+}
+
 static int load_sums(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
@@ -133,18 +153,23 @@ static int load_sums(struct request *r, struct hill_why *why)
     return load(r, x->n_chunks, &x->sums_load, why);
 }
 
-/* Of a layer that has no window; there may be none of that number. */
-static int load_keys(struct request *r, uint32_t layer, struct hill_why *why)
+/* Of a piece: from its first layer that has no window to its last; there may be none. */
+static int load_keys(struct request *r, uint32_t piece, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    uint64_t bytes = chunk_keys_layer_bytes(x->store);
-    if (layer >= r->w->hparams.n_layers || model_layer_window(&r->w->hparams, layer))
-        return 0;
+    const struct model_hparams *hp = &r->w->hparams;
+    uint32_t first = piece * x->store->piece_layers, end = first + x->store->piece_layers;
+    uint32_t n = 0, from = 0;
+    for (uint32_t l = first; l < end && l < hp->n_layers; l++)
+        if (!model_layer_window(hp, l)) {
+            from = n ? from : l;
+            n = l - from + 1;
+        }
     for (uint32_t i = 0; i < x->n_chunks; i++)
         x->spans[i] = (struct span){x->store->fd,
-                                    chunk_keys_layer_at(x->store, r->stored->chunks[i].slot, layer),
-                                    bytes, x->keys[layer % 2] + i * bytes};
-    return load(r, x->n_chunks, &x->keys_load[layer % 2], why);
+                                    chunk_keys_layer_at(x->store, r->stored->chunks[i].slot, from),
+                                    n * chunk_keys_layer_bytes(x->store), keys_of(x, from, i)};
+    return n ? load(r, x->n_chunks, &x->keys_load[piece % 2], why) : 0;
 }
 
 static int begin(struct request *r, struct hill_why *why)
@@ -156,9 +181,9 @@ static int begin(struct request *r, struct hill_why *why)
     x->store = w->store->keys;
     x->n_past = r->n_plain = r->n_past = r->stored->hit.n_tokens = takes(r);
     x->n_chunks = r->stored->hit.n_chunks = x->n_past / CHUNK_TOKENS;
-    x->n_own = r->prompt - x->n_past;
     x->wanted = important_runs(x->n_past, run_tokens(r), w->settings.prefix_share);
-    if (!allocate(x, w->hparams.n_layers, worker_entry_bytes(w), most_runs(r, x)) ||
+    x->loads_all = asks_for_all();
+    if (!allocate(x, worker_entry_bytes(w), most_runs(r, x)) ||
         span_reader_open(&x->reader, worker_ring, w->plane.party.bell))
         return hill_fail(why, HILL_E_NOMEM, "out of memory or threads for a stored prefix");
     int rc = load_sums(r, why);
@@ -176,8 +201,8 @@ static void release(void *selected)
     free(x->sums);
     free(x->keys[0]);
     free(x->keys[1]);
+    free(x->probe);
     free(x->entries);
-    free(x->own);
     free(x->mass);
     free(x->spans);
     free(x);
@@ -301,8 +326,19 @@ static bool is_cached(struct request *r, uint32_t i)
     return true;
 }
 
+static uint32_t spans_of_all(struct request *r)
+{
+    struct selected *x = r->selected;
+    uint64_t bytes = chunk_keys_run_bytes(x->store) * x->store->n_runs;
+    for (uint32_t i = 0; i < x->n_chunks; i++)
+        x->spans[i] = (struct span){
+            x->store->data_fd, chunk_keys_run_at(x->store, r->stored->chunks[i].slot, x->layer, 0),
+            bytes, x->entries + i * bytes};
+    return x->n_chunks;
+}
+
 /* What the cache has not. Runs side by side in a chunk are one span. */
-static int load_runs(struct request *r, struct hill_why *why)
+static uint32_t spans_of_runs(struct request *r)
 {
     struct selected *x = r->selected;
     uint32_t n = 0;
@@ -321,11 +357,19 @@ static int load_runs(struct request *r, struct hill_why *why)
             goes_on = true;
         }
     }
-    r->loaded_entries += (uint64_t)x->n_runs * run_tokens(r);
+    return n;
+}
+
+static int load_runs(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    uint32_t n = x->loads_all ? spans_of_all(r) : spans_of_runs(r);
+    r->loaded_entries += x->loads_all ? x->n_past : (uint64_t)x->n_runs * run_tokens(r);
     x->given = 0;
     x->phase = PHASE_RUNS;
     int rc = load(r, n, &x->runs_load, why);
-    return rc ? rc : load_keys(r, x->layer + 1, why);
+    bool first = x->layer % x->store->piece_layers == 0;
+    return rc || !first ? rc : load_keys(r, x->layer / x->store->piece_layers + 1, why);
 }
 
 /* The layer's queries; where it has a window nothing is to be asked. */
@@ -347,25 +391,36 @@ static int begin_layer(struct request *r, struct hill_why *why)
     return rc ? rc : 1;
 }
 
+/* Checked, and as the engine reads them. */
+static int unpack_keys(const struct request *r, struct hill_why *why)
+{
+    const struct selected *x = r->selected;
+    uint64_t halfs = chunk_keys_unpacked_bytes(x->store) / sizeof *x->probe;
+    for (uint32_t i = 0; i < x->n_chunks; i++) {
+        const uint8_t *keys = keys_of(x, x->layer, i);
+        if (!chunk_keys_fit(x->store, sums_of(x, i), x->layer, keys))
+            return damaged(r, i, "keys", why);
+        chunk_keys_unpack(x->store, keys, x->probe + i * halfs);
+    }
+    return 0;
+}
+
 static int choose(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
     const struct chunk_keys *store = x->store;
     uint32_t n_probes = store->shape.n_probes;
-    const uint8_t *keys = x->keys[x->layer % 2];
-    int rc = is_there(r, &x->keys_load[x->layer % 2], why);
+    int rc = is_there(r, &x->keys_load[x->layer / store->piece_layers % 2], why);
     if (rc != 1)
         return rc;
-    for (uint32_t i = 0; i < x->n_chunks; i++)
-        if (!chunk_keys_fit(store, sums_of(x, i), x->layer,
-                            keys + i * chunk_keys_layer_bytes(store)))
-            return damaged(r, i, "keys", why);
-    rc = engine_finish(r->w->engine, why); /* the layer before, which is not probing */
+    rc = unpack_keys(r, why);
+    if (!rc)
+        rc = engine_finish(r->w->engine, why); /* the layer before, which is not probing */
     if (rc)
         return rc;
     int64_t start = clock_now_ns();
     rc = engine_prefill_probe(r->w->engine, store->heads + (size_t)x->layer * n_probes, n_probes,
-                              keys, x->mass, why);
+                              x->probe, x->mass, why);
     if (!rc &&
         important_choose(x->mass, x->n_past / run_tokens(r), run_tokens(r), x->wanted, x->runs))
         rc = hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
@@ -388,11 +443,21 @@ static void cache_runs(struct request *r)
     }
 }
 
+/* Of all runs the chosen ones, to where they lie if they alone are loaded. */
+static void take_chosen(struct selected *x)
+{
+    uint64_t bytes = chunk_keys_run_bytes(x->store);
+    for (uint32_t i = 0; i < x->n_runs; i++)
+        memmove(x->entries + i * bytes, x->entries + x->runs[i] * bytes, bytes);
+}
+
 static int take_runs(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
     uint32_t per_chunk = x->store->n_runs;
     int rc = is_there(r, &x->runs_load, why);
+    if (rc == 1 && x->loads_all)
+        take_chosen(x);
     for (uint32_t i = 0; rc == 1 && i < x->n_runs; i++) {
         uint32_t chunk = x->runs[i] / per_chunk;
         if (!chunk_keys_run_fits(x->store, sums_of(x, chunk), x->layer, x->runs[i] % per_chunk,
@@ -473,18 +538,12 @@ int selected_pump(struct request *r, struct hill_why *why)
     return rc == HILL_E_DAMAGED ? take_all_instead(r, why) : rc;
 }
 
-/* ---- the prompt's own ------------------------------------------------------------------------ */
+/* ---- behind the first token ------------------------------------------------------------------ */
 
-static uint8_t *own(const struct request *r, uint32_t layer)
+int selected_pass_unit(struct request *r, struct hill_why *why)
 {
     const struct selected *x = r->selected;
-    return x->own + (uint64_t)layer * x->n_own * worker_entry_bytes(r->w);
-}
-
-int selected_keep_unit(struct request *r, struct hill_why *why)
-{
-    struct selected *x = r->selected;
-    int rc = engine_prefill_read(r->w->engine, r->unit, 0, x->n_own, own(r, r->unit), why);
+    int rc = engine_prefill_pass(r->w->engine, r->unit, why);
     if (rc || r->unit + 1 < r->units)
         return rc;
     r->drive_ms = x->wait_ns * 1e-6;
@@ -498,20 +557,15 @@ int selected_keep_unit(struct request *r, struct hill_why *why)
 
 int selected_fill(struct request *r, struct hill_why *why)
 {
-    const struct selected *x = r->selected;
-    int rc = r->reused < x->n_past ? stored_take(r, why) : 0;
+    int rc = r->reused < r->selected->n_past ? stored_take(r, why) : 0;
     if (rc)
         return rc < 0 ? rc : 0;
     stored_drop(r);
-    for (uint32_t l = 0; !rc && r->reused == x->n_past && l < r->w->hparams.n_layers; l++)
-        rc = request_append_entries(r, l, x->n_past, x->n_own, own(r, l), why);
-    bool whole = r->reused == x->n_past;
+    selected_drop(r);
     if (r->reused)
         request_note_beginning(r);
-    selected_drop(r);
-    if (rc || whole)
-        return rc ? rc : 1;
-    r->n_past = r->reused; /* over what is there, as if nothing had been chosen */
+    r->n_past = r->reused;
+    r->n_plain = r->prompt;
     r->state = REQUEST_RESTORED;
     return 0;
 }

@@ -4,15 +4,15 @@
  *
  * What: for each layer the keys of its probe heads come from the store (prefix/chunk_keys.h), the
  * prompt's own queries say which runs of tokens they attend to, these runs' entries are loaded, and
- * the prompt attends to them and to itself. The next layer's keys are read while the layer
- * computes. Nothing goes to the scorer meanwhile: its own entries wait here. After the first token
- * the store's chunks are read whole and appended, then the prompt's own entries: from then on the
- * request decodes over all of them. What of the prompt was computed so is nobody else's
- * (r->n_plain). Taken for plain, full chunks with keys, of which the tiers have half at most,
- * before a rest of one prefill chunk; else, and when something read is damaged, all is read before
- * anything is computed (stored.h). Who calls it: request.c, schedule.c. Concurrency: the data
- * loop's thread; reads are made by span_reader.h's. Failure: of the store: as above; of device,
- * scorer and rings: the request ends.
+ * the prompt attends to them and to itself. Keys of the next layers are read while a layer
+ * computes. Nothing goes to the scorer meanwhile, and nothing but that token comes of it: behind it
+ * the store's chunks are read whole and appended, and the prompt's own tokens are computed again
+ * over all of them. So the request decodes over the entries of a prompt that was read whole, and
+ * leaves these to others. Taken for plain, full chunks with keys, of which the tiers have half at
+ * most, before a rest of one prefill chunk; else, and when something read is damaged, all is read
+ * before anything is computed (stored.h). Who calls it: request.c, schedule.c. Concurrency: the
+ * data loop's thread; reads are made by span_reader.h's. Failure: of the store: as above; of
+ * device, scorer and rings: the request ends.
  */
 #ifndef HILL_GPU_WORKER_SELECTED_H
 #define HILL_GPU_WORKER_SELECTED_H
@@ -32,11 +32,10 @@ int selected_begin(struct request *r, struct hill_why *why);
 /* Towards the next unit: 1 it moved on, 0 it waits for the drive or the device, or an error.
  * HILL_E_DAMAGED: what is stored cannot be taken so; the request begins again without. */
 int selected_pump(struct request *r, struct hill_why *why);
-/* The unit's own entries, which are computed, out of the engine. */
-int selected_keep_unit(struct request *r, struct hill_why *why);
-/* After the first token: some of the store's chunks to the scorer, then the prompt's own entries.
- * 1: it has all. A chunk that has gone meanwhile is computed, and what follows it: the request is
- * in REQUEST_RESTORED. */
+/* The unit is computed: its entries are not kept. */
+int selected_pass_unit(struct request *r, struct hill_why *why);
+/* After the first token: some of the store's chunks to the scorer; then, in REQUEST_RESTORED, what
+ * follows them is computed: the prompt's own tokens, and more behind a chunk that has gone. */
 int selected_fill(struct request *r, struct hill_why *why);
 void selected_drop(struct request *r); /* of a request without, too */
 

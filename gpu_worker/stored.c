@@ -160,8 +160,6 @@ static uint64_t owner_of(const struct request *r)
                      (unsigned long long)r->prefill->conversation, (int)s->policy, s->alpha,
                      s->budget, s->sinks, s->window, (int)s->importance, s->exact_below,
                      kv_digest_bits(&e->plan.geometry), (int)e->speculate, e->exact_layers);
-    if (e->prefix_share > 0) /* a part of the prompt may have attended to important tokens alone */
-        n += snprintf(text + n, sizeof text - (size_t)n, " %.17g", e->prefix_share);
     uint64_t owner = XXH64(text, (size_t)n, 0);
     return owner ? owner : 1;
 }

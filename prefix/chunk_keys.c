@@ -12,11 +12,13 @@
 #include <xxhash.h>
 
 #include "base/log.h"
+#include "prefix/probe_keys.h"
 
 #define PAGE      4096u
 #define KEYS_NAME "chunks.keys"
 #define DATA_NAME "chunks.data"
 #define PROBE_OF  10u
+#define PIECE     (8 * PAGE)
 
 struct sums { /* as they lie in the file */
     uint64_t stamp, checksum;
@@ -25,9 +27,14 @@ struct sums { /* as they lie in the file */
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
+static uint64_t up(uint64_t n, uint64_t by)
+{
+    return (n + by - 1) / by;
+}
+
 static uint64_t pages(uint64_t bytes)
 {
-    return (bytes + PAGE - 1) / PAGE * PAGE;
+    return up(bytes, PAGE) * PAGE;
 }
 
 uint32_t chunk_probes_of(uint32_t n_kv_heads)
@@ -44,9 +51,10 @@ static uint32_t run_tokens_of(uint32_t entry_bytes)
     return n;
 }
 
+/* Of a chunk's keys. */
 static uint64_t layer_bytes(const struct chunk_shape *s)
 {
-    return 2ull * CHUNK_TOKENS * s->n_probes * s->head_dim;
+    return probe_keys_bytes(CHUNK_TOKENS, s->n_probes * s->head_dim);
 }
 
 static void measure(struct chunk_keys *k)
@@ -57,7 +65,10 @@ static void measure(struct chunk_keys *k)
     k->head_bytes =
         pages(sizeof(struct chunk_keys_header) + n_layers * k->shape.n_probes * sizeof *k->heads);
     k->sums_bytes = pages(sizeof(struct sums) + 8 * n_layers * (1 + k->n_runs));
-    k->slot_bytes = k->sums_bytes + pages(n_layers * layer_bytes(&k->shape));
+    uint64_t pieces = up(n_layers * layer_bytes(&k->shape), PIECE);
+    k->piece_layers = (uint32_t)up(n_layers, pieces);
+    k->piece_bytes = pages(k->piece_layers * layer_bytes(&k->shape));
+    k->slot_bytes = k->sums_bytes + up(n_layers, k->piece_layers) * k->piece_bytes;
     k->data_slot_bytes = chunk_slot_bytes(&k->terms);
 }
 
@@ -76,14 +87,26 @@ uint64_t chunk_keys_layer_bytes(const struct chunk_keys *k)
     return layer_bytes(&k->shape);
 }
 
+uint64_t chunk_keys_unpacked_bytes(const struct chunk_keys *k)
+{
+    return 2ull * CHUNK_TOKENS * k->shape.n_probes * k->shape.head_dim;
+}
+
 uint64_t chunk_keys_sums_at(const struct chunk_keys *k, uint32_t slot)
 {
     return k->head_bytes + slot * k->slot_bytes;
 }
 
+/* Behind the checksums. */
+static uint64_t in_slot(const struct chunk_keys *k, uint32_t layer)
+{
+    return layer / k->piece_layers * k->piece_bytes +
+           layer % k->piece_layers * layer_bytes(&k->shape);
+}
+
 uint64_t chunk_keys_layer_at(const struct chunk_keys *k, uint32_t slot, uint32_t layer)
 {
-    return chunk_keys_sums_at(k, slot) + k->sums_bytes + layer * layer_bytes(&k->shape);
+    return chunk_keys_sums_at(k, slot) + k->sums_bytes + in_slot(k, layer);
 }
 
 uint64_t chunk_keys_run_at(const struct chunk_keys *k, uint32_t slot, uint32_t layer, uint32_t run)
@@ -243,15 +266,20 @@ int chunk_keys_write(const struct chunk_keys *k, uint32_t slot, uint64_t stamp, 
                      struct hill_why *why)
 {
     uint8_t *block = calloc(1, k->slot_bytes);
-    if (!block)
+    uint16_t *picked = malloc(chunk_keys_unpacked_bytes(k));
+    if (!block || !picked) {
+        free(block);
+        free(picked);
         return hill_fail(why, HILL_E_NOMEM, "out of memory for prefix store %.300s", k->dir);
+    }
     struct sums *s = (struct sums *)(void *)block;
     uint64_t run_bytes = chunk_keys_run_bytes(k), n_layers = k->terms.n_layers;
     s->stamp = stamp;
     for (uint32_t l = 0; l < n_layers; l++) {
         const uint8_t *layer = (const uint8_t *)entries + l * run_bytes * k->n_runs;
-        uint8_t *keys = block + k->sums_bytes + l * layer_bytes(&k->shape);
-        pick_keys(k, l, layer, keys);
+        uint8_t *keys = block + k->sums_bytes + in_slot(k, l);
+        pick_keys(k, l, layer, (uint8_t *)picked);
+        probe_keys_pack(picked, CHUNK_TOKENS, k->shape.n_probes * k->shape.head_dim, keys);
         s->of[l] = chunk_checksum(stamp, keys, layer_bytes(&k->shape));
         for (uint32_t r = 0; r < k->n_runs; r++)
             s->of[n_layers + l * k->n_runs + r] =
@@ -260,6 +288,7 @@ int chunk_keys_write(const struct chunk_keys *k, uint32_t slot, uint64_t stamp, 
     s->checksum = sums_checksum(k, s);
     int rc = write_at(k, chunk_keys_sums_at(k, slot), block, k->slot_bytes, why);
     free(block);
+    free(picked);
     return rc;
 }
 
@@ -289,6 +318,11 @@ bool chunk_keys_fit(const struct chunk_keys *k, const void *sums, uint32_t layer
 {
     const struct sums *s = sums;
     return s->of[layer] == chunk_checksum(s->stamp, keys, layer_bytes(&k->shape));
+}
+
+void chunk_keys_unpack(const struct chunk_keys *k, const void *keys, uint16_t *to)
+{
+    probe_keys_unpack(keys, CHUNK_TOKENS, k->shape.n_probes * k->shape.head_dim, to);
 }
 
 bool chunk_keys_run_fits(const struct chunk_keys *k, const void *sums, uint32_t layer, uint32_t run,

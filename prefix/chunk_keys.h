@@ -6,7 +6,9 @@
  * the header says which. Layout, all numbers little endian:
  *     struct chunk_keys_header, [layer][probe] uint16_t KV head, filled up to whole pages; then a
  *     slot for each of the store's: checksums (below), filled up to whole pages, then keys
- *     [layer][token][probe][head_dim] in FP16
+ *     [layer] of the probe heads' dimensions as columns, in four bits (prefix/probe_keys.h); some
+ *     layers make a piece of eight pages or less, filled up to whole ones, since one layer's keys
+ *     are less than a page
  * Checksums: uint64_t stamp of the chunk, one of all that follow, one of each layer's keys, then of
  * each layer's runs in chunks.data. A run is as few tokens as fill whole pages, or a whole chunk.
  * Only full chunks have keys. All of it follows from chunks.data: where it is not there, or not
@@ -21,7 +23,7 @@
 #include "prefix/chunk_file.h"
 
 #define CHUNK_KEYS_MAGIC   UINT64_C(0x3153594b504c4948) /* "HILPKYS1" */
-#define CHUNK_KEYS_VERSION 1u
+#define CHUNK_KEYS_VERSION 2u
 #define CHUNK_PROBES_MAX   16u
 
 /* Of the model; n_probes of each layer's KV heads have their keys here. */
@@ -46,7 +48,8 @@ struct chunk_keys {
     struct chunk_terms terms;
     struct chunk_shape shape;
     uint32_t run_tokens, n_runs; /* of a layer of a chunk */
-    uint64_t head_bytes, sums_bytes, slot_bytes, data_slot_bytes;
+    uint32_t piece_layers;       /* whose keys are read at once; the last piece may have fewer */
+    uint64_t piece_bytes, head_bytes, sums_bytes, slot_bytes, data_slot_bytes;
     uint16_t *heads; /* [layer][n_probes]; NULL: not chosen yet */
 };
 
@@ -83,6 +86,7 @@ uint64_t chunk_keys_layer_at(const struct chunk_keys *keys, uint32_t slot, uint3
 uint64_t chunk_keys_run_at(const struct chunk_keys *keys, uint32_t slot, uint32_t layer,
                            uint32_t run);
 uint64_t chunk_keys_layer_bytes(const struct chunk_keys *keys);
+uint64_t chunk_keys_unpacked_bytes(const struct chunk_keys *keys); /* of a layer of a chunk */
 static inline uint64_t chunk_keys_run_bytes(const struct chunk_keys *keys)
 {
     return (uint64_t)keys->run_tokens * keys->terms.entry_bytes;
@@ -92,6 +96,8 @@ static inline uint64_t chunk_keys_run_bytes(const struct chunk_keys *keys)
 bool chunk_keys_are_sums(const struct chunk_keys *keys, const void *sums, uint64_t stamp);
 bool chunk_keys_fit(const struct chunk_keys *keys, const void *sums, uint32_t layer,
                     const void *layer_keys);
+/* A layer's keys of a chunk, in FP16: [token][probe][head_dim]. */
+void chunk_keys_unpack(const struct chunk_keys *keys, const void *layer_keys, uint16_t *to);
 bool chunk_keys_run_fits(const struct chunk_keys *keys, const void *sums, uint32_t layer,
                          uint32_t run, const void *entries);
 

@@ -13,7 +13,7 @@
 #define EXACT_BELOW     2048
 #define MAX_TOKENS      16777216 /* of a context: KV_MAX_TOKENS */
 #define MAX_PARALLEL    64
-#define PREFIX_SHARE    0.2
+#define PREFIX_SHARE    0.4
 #define MAX_MIB         1073741824
 #define SMALLEST_SIZE   0.0009765625 /* 1 KiB */
 
@@ -112,11 +112,11 @@ const struct option_spec hill_pipeline_specs[] = {
            .min = SMALLEST_SIZE, .max = MAX_MIB, .unset_help = "a quarter of the free disk"),
     OPTION("prefix-attention", CHOICE, "all|select",
            "select: a prompt attends to the important tokens of a prefix in --prefix-dir alone, "
-           "and only their entries are loaded before its first token; answers may differ",
+           "and only their entries are loaded before its first token, which may differ",
            .choices = "all|select", .fallback = "all"),
     OPTION("prefix-share", REAL, "SHARE",
            "select: which share of a prefix is important, but 512 tokens at least", .min = 0.01,
-           .max = 1, .unset_help = "0.2"),
+           .max = 1, .unset_help = "0.4"),
     OPTION("prefix-cache-mb", SIZE, "SIZE",
            "select: memory for entries of important tokens, of which those stay that were of most "
            "importance to most requests",

@@ -163,7 +163,8 @@ down || fail "down"
 up "${options[@]}" "${first[@]}" --prefix-attention select --prefix-cache-mb 1 || fail "up"
 asks "important tokens" asked2 select
 expect "important tokens: out of an empty cache" "$(field "$work/out" .prefix.cached_bytes)" 0
-expect "important tokens: loaded" "$(field "$work/out" '"\(.prefix.loaded_entries) \(.prefix.reused_tokens)"')" "1024 1536"
+expect "important tokens: loaded" "$(field "$work/out" '"\(.prefix.loaded_entries) \(.prefix.reused_tokens)"')" "1232 1536"
+expect "important tokens: behind the same first token" "$(jq -sc 'map(.tokens) | [.[0][0] == .[1][0], .[0] == .[1]]' "$work/out" "$work/asked2.whole")" "[true,true]"
 expect "important tokens: bytes" "$(field "$work/out" ".prefix.loaded_bytes < $all_bytes and .prefix.loaded_later_bytes > 0")" true
 cp "$work/out" "$work/important"
 generate "$work/out" -f "$work/asked3" || fail "behind important tokens: $(cat "$work/out.err")"
@@ -175,7 +176,11 @@ asks "important tokens that are cached" asked2 select
 same "important tokens that are cached: answer" "$(answer "$work/out")" "$(answer "$work/important")"
 expect "important tokens that are cached: bytes" "$(jq -s '.[1].prefix as $p | $p.cached_bytes > 0 and $p.loaded_bytes + $p.cached_bytes == .[0].prefix.loaded_bytes' "$work/important" "$work/out")" true
 down || fail "down"
-up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
+HILL_TEST_IMPORTANT_LOAD=all up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
+asks "all are loaded" asked2 select
+same "all are loaded: answer" "$(answer "$work/out")" "$(answer "$work/important")"
+expect "all are loaded: bytes" "$(field "$work/out" ".prefix.loaded_bytes > $all_bytes")" true
+generate "$work/out" -f "$work/other" || fail "another document: $(cat "$work/out.err")"
 generate "$work/long" -f "$work/asked2" -n 300 &
 pid=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"
@@ -183,7 +188,7 @@ kill_worker gpu_worker
 wait $pid || fail "killed behind important tokens: $(cat "$work/long.err")"
 same "killed behind important tokens" "$(field "$work/long" '.tokens[:40]' | jq -c .)" "$(field "$work/important" .tokens | jq -c .)"
 down || fail "down"
-flip chunks.keys $((4096 + 2 * 69632 + 5000)) # a header, slots of checksums and keys
+flip chunks.keys $((4096 + 2 * 24576 + 5000)) # a header, slots of checksums and keys
 up "${options[@]}" "${first[@]}" --prefix-attention select || fail "up"
 asks "damaged keys" asked3 all
 expect "the damaged keys are named" "$(cat "$state_dir"/*.log | grep -c 'the keys of chunk 2 are not right')" 1

@@ -15,9 +15,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/log.h"
 #include "prefix/drive_store.h"
+#include "prefix/probe_keys.h"
 #include "prefix/span_reader.h"
 
 enum { LAYERS = 3, KV_HEADS = 3, HEAD_DIM = 16, PROBES = 2, SLOTS = 5 };
@@ -120,7 +122,9 @@ static void check_layer(const struct chunk_keys *k, const uint8_t *sums, uint32_
                         uint32_t layer)
 {
     uint64_t bytes = chunk_keys_layer_bytes(k), run = chunk_keys_run_bytes(k);
-    uint8_t keys[64 * PROBES * KEY], data[64 * ENTRY];
+    uint8_t keys[64 * PROBES * KEY], data[64 * ENTRY], wanted[64 * PROBES * KEY];
+    uint16_t picked[64 * PROBES * HEAD_DIM], unpacked[64 * PROBES * HEAD_DIM],
+        wanted_unpacked[64 * PROBES * HEAD_DIM];
     struct span spans[1 + 64] = {{k->fd, chunk_keys_layer_at(k, slot, layer), bytes, keys}};
     for (uint32_t r = 0; r < k->n_runs; r++)
         spans[1 + r] =
@@ -131,9 +135,16 @@ static void check_layer(const struct chunk_keys *k, const uint8_t *sums, uint32_
         const uint8_t *entry = entries[slot] + (layer * 64 + t) * ENTRY;
         assert_memory_equal(data + t * ENTRY, entry, ENTRY);
         for (uint32_t p = 0; p < PROBES; p++)
-            assert_memory_equal(keys + (t * PROBES + p) * KEY,
-                                entry + heads[layer * PROBES + p] * KEY, KEY);
+            memcpy(picked + (t * PROBES + p) * HEAD_DIM, entry + heads[layer * PROBES + p] * KEY,
+                   KEY);
     }
+    assert_int_equal(chunk_keys_unpacked_bytes(k), sizeof picked);
+    assert_int_equal(bytes, probe_keys_bytes(64, PROBES * HEAD_DIM));
+    probe_keys_pack(picked, 64, PROBES * HEAD_DIM, wanted);
+    assert_memory_equal(keys, wanted, bytes);
+    chunk_keys_unpack(k, keys, unpacked);
+    probe_keys_unpack(wanted, 64, PROBES * HEAD_DIM, wanted_unpacked);
+    assert_memory_equal(unpacked, wanted_unpacked, sizeof unpacked);
     for (uint32_t r = 0; r < k->n_runs; r++)
         assert_true(chunk_keys_run_fits(k, sums, layer, r, data + r * run));
     keys[draw((uint32_t)bytes)] ^= 4;
@@ -175,6 +186,19 @@ static void what_is_written_is_found(void **unused)
     chunk_keys_close(&k);
 }
 
+/* A sound header of the version before. */
+static void make_older(void)
+{
+    struct chunk_keys_header h;
+    int fd = open(path("chunks.keys"), O_RDWR);
+    assert_int_equal(pread(fd, &h, sizeof h, 0), sizeof h);
+    h.version--;
+    h.checksum =
+        XXH64(heads, sizeof heads, XXH64(&h, offsetof(struct chunk_keys_header, checksum), 0));
+    assert_int_equal(pwrite(fd, &h, sizeof h, 0), sizeof h);
+    close(fd);
+}
+
 /* Another choice would make other keys: a file that is not of this shape begins anew. */
 static void another_shape_has_no_choice(void **unused)
 {
@@ -188,6 +212,14 @@ static void another_shape_has_no_choice(void **unused)
     other.n_probes = 1;
     open_keys(&k, &other);
     assert_null(k.heads);
+    chunk_keys_close(&k);
+    make_older();
+    open_keys(&k, &shape);
+    assert_null(k.heads);
+    assert_int_equal(chunk_keys_choose(&k, heads, &why), 0);
+    chunk_keys_close(&k);
+    open_keys(&k, &shape);
+    assert_non_null(k.heads);
     chunk_keys_close(&k);
     flip("chunks.keys", draw(sizeof(struct chunk_keys_header) + sizeof heads));
     open_keys(&k, &shape);
