@@ -46,7 +46,7 @@ enum placement_kind {
 
 #define PLACEMENT_BOUNCE_STEPS 16u /* up again within that many steps after going down: a bounce */
 #define PLACEMENT_NEVER        UINT32_MAX
-#define PLACEMENT_LOST         (UINT32_MAX - 1) /* in `copies`: there was one, its slot is another's */
+#define PLACEMENT_LOST         (UINT32_MAX - 1) /* in `copies`: its slot is another's now */
 #define PLACEMENT_COST_MAX     64.0             /* misses */
 /* A token whose count is a miss above another's saves some four fetches before it goes down again
  * (docs/decisions/placement.md), so a write that takes as long as a fetch counts as much of a miss.

@@ -48,7 +48,7 @@ static const struct option_spec specs[] = {
            .max = 64, .unset_help = "as live before it is measured"),
     OPTION("copies-part", INTEGER, "N",
            "of what has moved up a copy is kept below for one of N cold tokens; 0: of all",
-           .max = KV_MAX_TOKENS, .unset_help = "8, as live"),
+           .max = KV_MAX_TOKENS, .unset_help = "2, as live"),
     OPTION("importance-counts", FLAG, NULL,
            "print per token how often it was important, secondary, unimportant"),
     OPTION("svg", PATH, "FILE", "with --importance-counts: draw them too"),
