@@ -164,7 +164,7 @@ double point_hot_mb(const struct point *p, double share, double alpha, bool gues
         .batch_tokens = chunk_of(p),
         .n_sequences = p->rows,
         .selection = {.alpha = alpha, .sinks = SINKS, .window = WINDOW},
-        .placement_bytes = placement_live_bytes(g.n_layers, context),
+        .placement_bytes = placement_live_bytes(PLACEMENT_BKP, g.n_layers, context),
         .speculates = guesses,
         .cold_slots = pool_slots_for_tokens(&g, p->rows, context)};
     if (kv_plan_hot(&plan, &in, kv_plan_hot_full_bytes(&in), &why))
