@@ -16,6 +16,7 @@
 #include "coordinator/service.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -159,6 +160,8 @@ static void adopt(struct service *sv, const struct profile *values)
     log_info("beta %.4g: entries kept in DRAM for each on the drive, from speeds %s%s",
              sv->profile.beta_bounded, source,
              s->epoch.beta_auto ? "" : "; --beta is fixed and stays");
+    if (getenv("HILL_TEST_EVEN_SHARES"))
+        log_warn("test hook HILL_TEST_EVEN_SHARES: beta is followed without skewness correction");
     log_debug(
         "profile: f_c %.3f, f_s %.3f, B_c %.3f, B_s %.3f GB/s (quartiles apart by %.0f, %.0f, "
         "%.0f, %.0f %%); Eq. 4 gives beta %.4g, within M_0 %.4g",
@@ -178,6 +181,17 @@ static void sample_share(struct balance_window *window, uint64_t part, uint64_t 
 {
     if (whole)
         balance_window_add(window, fmin((double)part / (double)whole, 1));
+}
+
+/* What queries upload of each side. HILL_TEST_EVEN_SHARES=1: of both together, Eq. 4 without the
+ * paper's skewness correction, to compare with. */
+static void sample_shares(struct service *sv, const Hill__StageTimes *m)
+{
+    uint64_t hits = m->hot_hits + m->cold_hits, tokens = m->hot_tokens + m->cold_tokens;
+    bool even = getenv("HILL_TEST_EVEN_SHARES") != NULL;
+    sample_share(&sv->profile.share_hot, even ? hits : m->hot_hits, even ? tokens : m->hot_tokens);
+    sample_share(&sv->profile.share_cold, even ? hits : m->cold_hits,
+                 even ? tokens : m->cold_tokens);
 }
 
 /* Where beta would be if all stayed as it was lately. */
@@ -209,8 +223,7 @@ void profile_take_stages(void *owner, struct arrival *a)
     sample_cost(&sv->profile.score_cold, m->score_cold_ns, entry * (double)m->cold_tokens);
     sample_cost(&sv->profile.copy_hot, m->copy_hot_ns, entry * (double)m->hot_hits);
     sample_cost(&sv->profile.fetch_cold, m->fetch_cold_ns, entry * (double)m->cold_hits);
-    sample_share(&sv->profile.share_hot, m->hot_hits, m->hot_tokens);
-    sample_share(&sv->profile.share_cold, m->cold_hits, m->cold_tokens);
+    sample_shares(sv, m);
     if (target_of(sv, &target))
         return;
     double beta = balance_follow(sv->profile.beta, target);

@@ -277,8 +277,8 @@ static int fill_plan(struct settings *s, struct hill_why *why)
     plan->windows = (struct kv_layer_windows){h->window, h->global_every};
     plan->speculates = s->epoch.speculate != HILL__SPECULATE__SPECULATE_OFF;
     int rc = choose_context(s, why);
-    if (s->epoch.placement == HILL__PLACEMENT__PLACEMENT_BKP)
-        plan->placement_bytes = placement_live_bytes(h->n_layers, plan->ctx_tokens);
+    plan->placement_bytes = placement_live_bytes((enum placement_kind)s->epoch.placement,
+                                                 h->n_layers, plan->ctx_tokens);
     s->epoch.threads = s->options.threads ? s->options.threads : cpu_count();
     return rc;
 }

@@ -15,6 +15,14 @@
 
 #define AGENT_DEADLINE_MS 30000
 
+_Static_assert((int)HILL__PLACEMENT__PLACEMENT_RECENCY == PLACEMENT_RECENCY &&
+                   (int)HILL__PLACEMENT__PLACEMENT_BKP == PLACEMENT_BKP &&
+                   (int)HILL__PLACEMENT__PLACEMENT_PAPER == PLACEMENT_PAPER &&
+                   (int)HILL__PLACEMENT__PLACEMENT_LRU == PLACEMENT_LRU &&
+                   (int)HILL__PLACEMENT__PLACEMENT_LFU == PLACEMENT_LFU &&
+                   PLACEMENT_LFU + 1 == PLACEMENT_LIVE_COUNT,
+               "Placement has the numbers of enum placement_kind");
+
 /* A pool's stripes, as its agent computes them. */
 static int size_pool(struct scorer_config *out, const struct epoch_settings *s,
                      const struct kv_plan_input *in, uint64_t cap, uint32_t *n_stripes,
@@ -55,8 +63,7 @@ static int plan_sizes(struct scorer_config *out, const struct epoch_settings *s,
 {
     struct kv_plan_input in = s->plan;
     struct kv_hot_plan plan;
-    if (out->placement == SCORER_BKP)
-        in.placement_bytes = placement_live_bytes(in.geometry.n_layers, in.ctx_tokens);
+    in.placement_bytes = placement_live_bytes(out->placement, in.geometry.n_layers, in.ctx_tokens);
     in.cold_slots =
         epoch_drives(s) * pool_slots_for_tokens(&in.geometry, in.n_sequences, in.ctx_tokens);
     int rc = kv_plan_hot(&plan, &in, s->hot_cap_bytes, why);
@@ -91,7 +98,7 @@ int epoch_config(struct scorer_config *out, const struct epoch_settings *s, stru
         .beta = s->beta,
         .adapts = s->beta_auto,
         .csd_model = s->csd_model,
-        .placement = s->placement == HILL__PLACEMENT__PLACEMENT_BKP ? SCORER_BKP : SCORER_RECENCY,
+        .placement = (enum placement_kind)s->placement,
         .pin = s->pin,
         .speculates = plan->speculates,
         .gpu_drop = s->gpu_drop,

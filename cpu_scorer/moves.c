@@ -27,7 +27,7 @@ static struct placement_settings settings_of(const struct core *c, const struct 
 
 bool moves_wants_placement(const struct core *c, const struct sequence *s)
 {
-    return c->config.placement == SCORER_BKP && core_has_drive(c) && s->share.beta > 0 &&
+    return c->config.placement != PLACEMENT_RECENCY && core_has_drive(c) && s->share.beta > 0 &&
            s->settings.policy != KV_POLICY_FULL;
 }
 
@@ -41,7 +41,7 @@ int moves_begin(const struct core *c, struct sequence *s)
     for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
         s->layers[layer].kept = s->kept + (uint64_t)layer * s->max_tokens;
         const struct placement_settings settings = settings_of(c, s, layer);
-        rc = placement_create(&s->layers[layer].placement, PLACEMENT_BKP, &settings, NULL);
+        rc = placement_create(&s->layers[layer].placement, c->config.placement, &settings, NULL);
     }
     if (rc)
         moves_end(c, s);

@@ -1,11 +1,11 @@
 /*
  * cpu_scorer/moves.h - what moves up and down between queries.
  *
- * What: each layer of a sequence whose placement is bkp (placement/placement_bkp.c) has a placement
- * of its own. It is told which entries each answered query had to upload or named in the hot pool,
- * since what the GPU has kept costs nothing wherever else it lies, and orders a batch of moves;
- * nothing new is ordered before that batch is over, it only counts meanwhile. By recency, a layer
- * over its target has its oldest hot tokens moved down.
+ * What: each layer of a sequence has a placement of its own, of the kind that the scorer was told
+ * (placement/placement.h), unless that is recency. It is told which entries each answered query had
+ * to upload or named in the hot pool, since what the GPU has kept costs nothing wherever else it
+ * lies, and orders a batch of moves; nothing new is ordered before that batch is over, it only
+ * counts meanwhile. By recency, a layer over its target has its oldest hot tokens moved down.
  *
  * Moving up is done right after the answer: what the query has just fetched (the agent has checked
  * it) lies in staging until the sequence's next query. It is copied from there into hot slots and

@@ -99,9 +99,9 @@ uint64_t scorer_private_bytes(const struct scorer *p)
 {
     const struct scorer_config *c = &p->core.config;
     uint64_t placement =
-        c->placement == SCORER_BKP && c->csd
-            ? c->n_sequences * placement_live_bytes(c->geometry.n_layers, c->ctx_tokens)
-            : 0;
+        c->csd ? c->n_sequences *
+                     placement_live_bytes(c->placement, c->geometry.n_layers, c->ctx_tokens)
+               : 0;
     return placement + p->evaluator->ops->bytes(p->evaluator) + queries_private_bytes(c) +
            holding_private_bytes(c) + core_private_bytes(&p->core);
 }

@@ -20,16 +20,12 @@
 #include "kv/select.h"
 #include "kv/mass.h"
 #include "kv/score.h"
+#include "placement/placement.h"
 #include "placement/trace.h"
 #include "proto/layout.h"
 #include "shm/arena.h"
 #include "shm/doorbell.h"
 #include "shm/ring.h"
-
-enum scorer_placement {
-    SCORER_RECENCY, /* the newest are hot */
-    SCORER_BKP,     /* placement/placement_bkp.c */
-};
 
 struct scorer_config {
     struct kv_geometry geometry;
@@ -43,9 +39,9 @@ struct scorer_config {
     uint32_t demote_slots;           /* at most in one DEMOTE; lowered to what the ring takes */
     double beta;
     bool adapts; /* beta may change while a sequence runs: it gets all the room it may have */
-    enum scorer_placement placement;
-    bool speculates; /* queries may be guesses */
-    double pin;      /* bkp; negative: alpha */
+    enum placement_kind placement; /* a live one */
+    bool speculates;               /* queries may be guesses */
+    double pin;                    /* bkp, paper; negative: alpha */
     double gpu_drop; /* share of a query's tokens that the GPU does not keep for the next */
     double margin;   /* bkp: of misses, for moving up; 0: the policy's default */
     uint64_t hot_cap_bytes, gpu_cap_bytes,

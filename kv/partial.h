@@ -7,7 +7,8 @@
  * (partial keys). It keeps 3 of 10 columns by |q| + |k| after the prefill, of weights that were
  * rotated so that few columns matter. Here weights are as they are, and the drive's plane of keys
  * is written as the keys come; 3 of 10 columns then lose nearly all answers of the reference model,
- * half of them few, and |q| in the sums finds less than |k| alone (docs/policies.md).
+ * half of them few, and |q| in the sums finds less than |k| alone (docs/policies.md). Figure
+ * "policies" has both beside one another: HILL_TEST_FEW_COLUMNS=1, of all processes, is 3 of 10.
  * Who calls it: the scorer. Concurrency: pure functions.
  */
 #ifndef HILL_KV_PARTIAL_H
@@ -19,11 +20,8 @@
 
 #define KV_PARTIAL_TOKENS 64u
 
-/* Columns of a head that are kept: half of them; of a head of one column that one. */
-static inline uint32_t kv_partial_dims(const struct kv_geometry *g)
-{
-    return g->head_dim == 1 ? 1 : g->head_dim / 2;
-}
+/* Columns of a head that are kept: half of them, or 3 of 10; one at least. */
+uint32_t kv_partial_dims(const struct kv_geometry *g);
 
 /* The same model with heads of that many columns. */
 static inline struct kv_geometry kv_partial_geometry(const struct kv_geometry *g)

@@ -11,9 +11,9 @@
 #include <string.h>
 
 static const struct placement_ops *const all_ops[PLACEMENT_COUNT] = {
-    [PLACEMENT_SCORE] = &placement_score_ops,   [PLACEMENT_RECENCY] = &placement_recency_ops,
-    [PLACEMENT_LRU] = &placement_lru_ops,       [PLACEMENT_LFU] = &placement_lfu_ops,
-    [PLACEMENT_PAPER] = &placement_paper_ops,   [PLACEMENT_BKP] = &placement_bkp_ops,
+    [PLACEMENT_RECENCY] = &placement_recency_ops, [PLACEMENT_BKP] = &placement_bkp_ops,
+    [PLACEMENT_PAPER] = &placement_paper_ops,     [PLACEMENT_LRU] = &placement_lru_ops,
+    [PLACEMENT_LFU] = &placement_lfu_ops,         [PLACEMENT_SCORE] = &placement_score_ops,
     [PLACEMENT_BELADY] = &placement_belady_ops,
 };
 
@@ -124,12 +124,13 @@ uint64_t placement_bytes(enum placement_kind kind, const struct placement_settin
            all_ops[kind]->bytes(settings);
 }
 
-uint64_t placement_live_bytes(uint32_t n_layers, uint32_t max_tokens)
+uint64_t placement_live_bytes(enum placement_kind kind, uint32_t n_layers, uint32_t max_tokens)
 {
     struct placement_settings settings = placement_defaults();
     settings.max_tokens = max_tokens;
-    return n_layers *
-           (placement_bytes(PLACEMENT_BKP, &settings) + (uint64_t)max_tokens * sizeof(uint32_t));
+    if (kind == PLACEMENT_RECENCY)
+        return 0;
+    return n_layers * (placement_bytes(kind, &settings) + (uint64_t)max_tokens * sizeof(uint32_t));
 }
 
 /* ---- moves -------------------------------------------------------------------------------- */

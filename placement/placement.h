@@ -3,13 +3,14 @@
  *
  * What: a placement keeps a tier for every position, watches what each query selects, and answers
  * with the entries to move. It moves nothing itself. One struct placement per (sequence, layer).
- *     score   the hot tier follows the scores of the current step (the paper's naive placement)
  *     recency the newest are hot and nothing comes up
+ *     bkp     what the product made of the paper's pools: aged hit counts, swaps that must save
+ *             more drive time than they cost (placement_bkp.c)
+ *     paper   bidirectional KV pools as the paper writes them (4.2; placement_paper.c)
  *     lru     every selected cold token comes up, the least recently selected goes down
  *     lfu     the same, the least often selected goes down
- *     paper   bidirectional KV pools as the paper writes them (4.2; placement_paper.c)
- *     bkp     what the product made of them: aged hit counts, swaps that must save more drive time
- *             than they cost (placement_bkp.c)
+ *     score   offline: the hot tier follows the scores of the current step (the paper's naive
+ *             placement)
  *     belady  offline: the furthest next use goes down, and what is needed later than that is not
  *             brought up (bypass): the most hits that any placement can have that brings up only
  *             what a query has just selected
@@ -34,19 +35,20 @@
 #include "kv/geometry.h"
 
 enum placement_kind {
-    PLACEMENT_SCORE,
-    PLACEMENT_RECENCY,
+    PLACEMENT_RECENCY, /* from here on live ones: the numbers of Placement in proto/hill.proto */
+    PLACEMENT_BKP,
+    PLACEMENT_PAPER,
     PLACEMENT_LRU,
     PLACEMENT_LFU,
-    PLACEMENT_PAPER,
-    PLACEMENT_BKP,
+    PLACEMENT_SCORE, /* from here on those of a replay alone */
     PLACEMENT_BELADY,
     PLACEMENT_COUNT
 };
+#define PLACEMENT_LIVE_COUNT PLACEMENT_SCORE
 
 #define PLACEMENT_BOUNCE_STEPS 16u /* up again within that many steps after going down: a bounce */
 #define PLACEMENT_NEVER        UINT32_MAX
-#define PLACEMENT_LOST         (UINT32_MAX - 1) /* in `copies`: there was one, its slot is another's */
+#define PLACEMENT_LOST         (UINT32_MAX - 1) /* in `copies`: its slot is another's now */
 #define PLACEMENT_COST_MAX     64.0             /* misses */
 /* A token whose count is a miss above another's saves some four fetches before it goes down again
  * (docs/decisions/placement.md), so a write that takes as long as a fetch counts as much of a miss.
@@ -103,7 +105,7 @@ struct placement_moves {
 
 struct placement;
 
-/* "score", "recency", "lru", "lfu", "paper", "bkp", "belady"; NULL / HILL_E_INVALID when
+/* "recency", "bkp", "paper", "lru", "lfu", "score", "belady"; NULL / HILL_E_INVALID when
  * unknown. */
 const char *placement_name(enum placement_kind kind);
 int placement_parse(const char *name, enum placement_kind *out);
@@ -115,9 +117,10 @@ void placement_destroy(struct placement *placement); /* NULL allowed */
 /* Bytes that a placement takes for its tables (part of M_0's tables). */
 uint64_t placement_bytes(enum placement_kind kind, const struct placement_settings *settings);
 
-/* What the live scorer keeps for one sequence placed by bkp: in each layer a placement and, for
- * every position, the cold slot that still holds a copy (u32). Part of M_0's tables. */
-uint64_t placement_live_bytes(uint32_t n_layers, uint32_t max_tokens);
+/* What the live scorer keeps for one sequence that is placed so: in each layer a placement and, for
+ * every position, the cold slot that still holds a copy (u32); by recency nothing. Part of M_0's
+ * tables. */
+uint64_t placement_live_bytes(enum placement_kind kind, uint32_t n_layers, uint32_t max_tokens);
 
 /* `count` new tokens, hot; from now on at most `capacity` are (raised to the forced ones' number).
  * moves: what goes down for it. The first append of a sequence is its prompt: sinks and

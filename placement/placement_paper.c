@@ -21,12 +21,16 @@ struct own {
     struct placement_heap heap; /* of the tokens in play that are not pinned, lowest count first */
 };
 
-#define COUNT_MAX 65535u /* the table has 2 bytes a token */
+/* A query comes with a new token, so no more of a sequence's queries can have selected one. */
+static uint32_t count_max(const struct placement_settings *s)
+{
+    return s->max_tokens;
+}
 
 static uint64_t own_bytes(const struct placement_settings *s)
 {
     return sizeof(struct own) + (uint64_t)s->max_tokens * sizeof(uint32_t) +
-           (COUNT_MAX + 1) * sizeof(uint32_t) + placement_heap_bytes(s->max_tokens);
+           (count_max(s) + 1ull) * sizeof(uint32_t) + placement_heap_bytes(s->max_tokens);
 }
 
 static int create(struct placement *p)
@@ -35,7 +39,7 @@ static int create(struct placement *p)
     void *rest = own + 1;
     placement_heap_init(&own->heap, p->settings.max_tokens, &rest);
     own->counts = placement_table(&rest, p->settings.max_tokens, sizeof *own->counts);
-    own->with = placement_table(&rest, COUNT_MAX + 1, sizeof *own->with);
+    own->with = placement_table(&rest, count_max(&p->settings) + 1ull, sizeof *own->with);
     return 0;
 }
 
@@ -76,7 +80,7 @@ static void watch(struct placement *p, const uint32_t *selected, uint32_t n)
     struct own *own = p->own;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t *count = &own->counts[selected[i]];
-        if (*count == COUNT_MAX)
+        if (*count == count_max(&p->settings))
             continue;
         if (*count)
             own->with[*count]--;

@@ -288,7 +288,7 @@ static int run_policy(struct trace_replay_result *out, struct trace_file *file,
     placement_settings.copies = run.copies.since;
     placement_settings.max_tokens = in->max_tokens;
     placement_settings.future = &future; /* only belady looks at it */
-    if (kind != PLACEMENT_BKP)
+    if (kind != PLACEMENT_BKP && !settings->limits_all)
         placement_settings.rate = 0;
     int rc = placement_create(&run.placement, kind, &placement_settings, why);
     for (uint32_t i = 0; i < in->count && rc == 0; i++)

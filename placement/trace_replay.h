@@ -24,9 +24,8 @@ struct trace_replay_settings {
     int64_t layer;        /* that layer alone; -1: all */
     uint32_t gpu_slots;   /* of the GPU, per (sequence, layer); 0: it keeps nothing */
     uint32_t copies_part; /* copies are kept for one of so many cold tokens; 0: all are */
-    struct placement_settings
-        placement; /* max_tokens and future are filled by the replay; rate applies
-                                      to bkp alone: the others are what they are */
+    bool limits_all;      /* placement.rate is for all placements, as live; else for bkp alone */
+    struct placement_settings placement; /* max_tokens and future are filled by the replay */
 };
 
 struct trace_replay_result {

@@ -171,7 +171,7 @@ int epoch_settings_read(struct epoch_settings *out, const Hill__Configure *c, st
 
 static const char *const simds[] = {"auto", "reference", "avx2", "avx512", "avx512vnni"};
 static const char *const speculates[] = {"off", "on", "verify"};
-static const char *const placements[] = {"recency", "bkp"};
+static const char *const placements[] = {"recency", "bkp", "paper", "lru", "lfu"};
 
 #define COUNT(names) (int)(sizeof(names) / sizeof *(names))
 

@@ -78,11 +78,12 @@ const struct option_spec hill_pipeline_specs[] = {
            .max = 1e6, .choices = "auto", .fallback = "auto"),
     OPTION("placement", CHOICE, "NAME",
            "which entries are hot: those that are selected often, and the newest (bkp), or the "
-           "newest alone",
-           .choices = "bkp|recency", .fallback = "bkp"),
+           "newest alone (recency); to compare with: the paper's pools as it writes them, and two "
+           "caches",
+           .choices = "bkp|recency|paper|lru|lfu", .fallback = "bkp"),
     OPTION("pin", REAL, "SHARE",
-           "bkp: the newest share of the entries that stays hot, at most a sixteenth of the hot "
-           "ones; auto is --alpha",
+           "bkp, paper: the newest share of the entries that stays hot, at most a sixteenth of the "
+           "hot ones (paper: half); auto is --alpha",
            .max = 1, .choices = "auto", .fallback = "auto"),
     OPTION("gpu-keep", REAL, "SHARE",
            "share of the context whose entries the GPU keeps from one query to the next, in each "

@@ -202,8 +202,10 @@ struct rig *rig_start(const struct rig_options *o)
                                 .n_blocks = config.hot_blocks,
                                 .cold_slots =
                                     config.csd ? r->n_drives * config.n_stripes * RIG_STRIPE : 0};
-    struct scorer_io io = {
-        .rings = r->scorer, .bell = &r->bells[PARTY_SCORER], .staging = &r->staging};
+    struct scorer_io io = {.rings = r->scorer,
+                           .bell = &r->bells[PARTY_SCORER],
+                           .staging = &r->staging,
+                           .trace = o->trace};
     if (config.key_window_bytes)
         io.key_windows = r->windows = rig_memory(KV_KEY_WINDOWS * config.key_window_bytes);
     for (uint32_t d = 0; d < r->n_drives; d++) {

@@ -19,8 +19,8 @@ static const struct kv_selection_settings usual = {
 
 struct rig_options {
     double beta;
-    enum scorer_placement placement;
-    double pin; /* of bkp */
+    enum placement_kind placement;
+    double pin; /* of bkp, paper; negative: alpha */
     bool adapts;
     bool csd;
     kv_score_fn *score;
@@ -42,7 +42,8 @@ struct rig_options {
     uint32_t rows;                   /* in flight; 0: 1 */
     uint32_t threads;                /* that score; 0: 2 */
     double gpu_drop;
-    void *hot; /* of rig_stop_keeping, with the same options: an earlier epoch's */
+    struct trace_writer *trace; /* NULL: none */
+    void *hot;                  /* of rig_stop_keeping, with the same options: an earlier epoch's */
 };
 
 struct rig {

@@ -116,7 +116,7 @@ static void test_all_comes_up_while_requests_decode(void **unused)
     (void)unused;
     struct rig_options o = {.csd = true, .beta = 0.25};
     drain_whole(&o);
-    o.placement = SCORER_BKP;
+    o.placement = PLACEMENT_BKP;
     drain_whole(&o);
     o.reads_hot = true;
     drain_whole(&o);
@@ -155,7 +155,7 @@ static void test_what_does_not_fit_stays_of_use(void **unused)
     (void)unused;
     struct rig_options o = {.csd = true, .beta = 0.25, .hot_blocks = 40};
     drain_half(&o);
-    o.placement = SCORER_BKP;
+    o.placement = PLACEMENT_BKP;
     drain_half(&o);
     o.reads_hot = true;
     drain_half(&o);
@@ -317,7 +317,7 @@ static void test_one_of_several_is_left_while_requests_decode(void **unused)
     (void)unused;
     struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 3, .speeds = {1, 2, 1}};
     leave_one(&o);
-    o.placement = SCORER_BKP;
+    o.placement = PLACEMENT_BKP;
     leave_one(&o);
     o.reads_hot = true;
     leave_one(&o);

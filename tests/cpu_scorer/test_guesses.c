@@ -46,7 +46,7 @@ static void test_guesses_select_the_same_at_every_place(void **unused)
         for (int i = 0; i < 16; i++) {
             struct rig_options o = {.csd = betas[i % 4] > 0,
                                     .beta = betas[i % 4],
-                                    .placement = i & 4 ? SCORER_BKP : SCORER_RECENCY,
+                                    .placement = i & 4 ? PLACEMENT_BKP : PLACEMENT_RECENCY,
                                     .pin = 0.05,
                                     .reads_hot = i & 8,
                                     .speculates = true};
@@ -71,7 +71,7 @@ static void test_guesses_give_back_what_they_hold(void **unused)
     (void)unused;
     for (int k = 0; k < 2; k++) {
         struct rig_options o = {
-            .csd = true, .beta = 0.66, .placement = SCORER_BKP, .pin = 0.05, .speculates = true};
+            .csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .pin = 0.05, .speculates = true};
         struct rig *r = rig_start(&o);
         uint32_t spare = RIG_STAGING - 4 * kv_budget_tokens(&usual, MOST), *slots;
         slots = calloc(spare, sizeof *slots);

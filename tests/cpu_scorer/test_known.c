@@ -121,7 +121,7 @@ static void test_cold_entries_are_asked_for_layer_by_layer(void **unused)
     for (int i = 0; i < 6; i++) {
         o = (struct rig_options){.csd = true,
                                  .beta = betas[i % 3],
-                                 .placement = i < 3 ? SCORER_RECENCY : SCORER_BKP,
+                                 .placement = i < 3 ? PLACEMENT_RECENCY : PLACEMENT_BKP,
                                  .pin = 0.05,
                                  .reads_hot = true};
         uint32_t ahead = run_request(&o, &full, &other);

@@ -137,7 +137,7 @@ static void test_every_importance_selects_the_same_at_every_place(void **unused)
         struct rig_options hot = {.csd = false}, cold = {.csd = true, .beta = 0.25},
                            moving = {.csd = true,
                                      .beta = 0.66,
-                                     .placement = SCORER_BKP,
+                                     .placement = PLACEMENT_BKP,
                                      .pin = 0.05,
                                      .score = kv_score_reference};
         other.importance = i;
@@ -164,7 +164,7 @@ static void test_bkp_selects_the_same_while_it_moves(void **unused)
     (void)unused;
     for (size_t i = 0; i < sizeof betas / sizeof betas[0]; i++) {
         struct rig_options o = {
-            .csd = true, .beta = betas[i], .placement = SCORER_BKP, .pin = 0.05};
+            .csd = true, .beta = betas[i], .placement = PLACEMENT_BKP, .pin = 0.05};
         struct scorer_stats s = whole_request(&o, &usual);
         print_message(
             "beta %g: %llu promoted, %llu demoted (%llu free), %llu bounced; %llu hot, %llu cold\n",
@@ -191,7 +191,7 @@ static void test_slots_of_what_moved_up_are_used_again(void **unused)
 {
     (void)unused;
     const uint32_t steps = 60;
-    struct rig_options o = {.csd = true, .beta = 4, .placement = SCORER_BKP};
+    struct rig_options o = {.csd = true, .beta = 4, .placement = PLACEMENT_BKP};
     struct rig *r = rig_start(&o);
     struct rig_request *q = gpu_begin(r, 0, PROMPT, PROMPT + steps, &usual, 0);
     gpu_prefill(q);
@@ -215,7 +215,7 @@ static void test_bkp_survives_sequences_that_are_dropped(void **unused)
 {
     (void)unused;
     struct rig_options o = {
-        .csd = true, .beta = 0.66, .placement = SCORER_BKP, .hot_blocks = 2 * 3 * RIG_LAYERS};
+        .csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .hot_blocks = 2 * 3 * RIG_LAYERS};
     struct rig *r = rig_start(&o);
     struct rig_request *b = gpu_begin(r, 1, 300, 420, &usual, 0);
     gpu_prefill(b);
@@ -251,7 +251,7 @@ static void test_hot_entries_are_read_where_they_lie(void **unused)
     for (size_t i = 0; i < 6; i++) {
         o = (struct rig_options){.csd = true,
                                  .beta = betas[i % 3],
-                                 .placement = i < 3 ? SCORER_BKP : SCORER_RECENCY,
+                                 .placement = i < 3 ? PLACEMENT_BKP : PLACEMENT_RECENCY,
                                  .pin = 0.05,
                                  .reads_hot = true};
         s = whole_request(&o, &usual);
@@ -273,7 +273,7 @@ static void test_what_is_read_in_place_keeps_its_bytes(void **unused)
     for (int placement = 0; placement < 2; placement++) {
         struct rig_options o = {.csd = true,
                                 .beta = 0.25,
-                                .placement = placement ? SCORER_BKP : SCORER_RECENCY,
+                                .placement = placement ? PLACEMENT_BKP : PLACEMENT_RECENCY,
                                 .hot_blocks = 2 * 2 * RIG_LAYERS,
                                 .reads_hot = true};
         struct rig *r = rig_start(&o);
@@ -301,7 +301,7 @@ static void test_what_is_read_in_place_keeps_its_bytes(void **unused)
 static void test_bkp_needs_room_for_copies(void **unused)
 {
     (void)unused;
-    struct rig_options o = {.csd = true, .beta = 4, .placement = SCORER_BKP};
+    struct rig_options o = {.csd = true, .beta = 4, .placement = PLACEMENT_BKP};
     struct rig *r = rig_start(&o);
     struct rig_request *a = gpu_begin(r, 0, 600, 800, &usual, 0); /* 4 stripes a layer of 10 */
     struct rig_request *b = gpu_begin(r, 1, 600, 800, &usual, 0); /* 4 */
@@ -705,7 +705,7 @@ static void test_every_turn_of_a_query_that_waits_is_counted(void **unused)
                                                                                    : at_nothing};
     struct rig_options o = {.csd = true,
                             .beta = 0.25,
-                            .placement = SCORER_BKP,
+                            .placement = PLACEMENT_BKP,
                             .agent_deadline_ms = 60000,
                             .taps = turns.taps};
     struct rig *r = rig_start(&o);

@@ -34,8 +34,8 @@ static void each_place_selects_the_same(uint32_t policy)
         {.csd = true, .beta = 4},
         {.csd = true, .beta = 0.25},
         {.csd = true, .beta = 0.25, .reads_hot = true, .mass = "reference"},
-        {.csd = true, .beta = 0.66, .placement = SCORER_BKP, .pin = 0.05},
-        {.csd = true, .beta = 0.25, .placement = SCORER_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.25, .placement = PLACEMENT_BKP, .pin = 0.05},
         {.csd = true, .beta = 0.25, .n_drives = 3, .speeds = {1, 2, 1}},
     };
     uint64_t hash = whole_request((struct rig_options){.csd = false}, policy).selection_hash;
@@ -43,7 +43,7 @@ static void each_place_selects_the_same(uint32_t policy)
         struct scorer_stats s = whole_request(places[i], policy);
         assert_int_equal(s.selection_hash, hash);
         assert_int_equal(s.link_key_bytes > 0, places[i].csd);
-        if (places[i].placement == SCORER_BKP)
+        if (places[i].placement == PLACEMENT_BKP)
             assert_true(s.promoted > 0 && s.demoted > 0);
     }
 }
@@ -85,8 +85,8 @@ static void test_host_digest_selects_what_hillinfer_does(void **unused)
 {
     static const struct rig_options places[] = {
         {.csd = true, .beta = 0.25},
-        {.csd = true, .beta = 0.25, .placement = SCORER_BKP, .pin = 0.05},
-        {.csd = true, .beta = 0.66, .placement = SCORER_BKP, .pin = 0.05, .reads_hot = true},
+        {.csd = true, .beta = 0.25, .placement = PLACEMENT_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .pin = 0.05, .reads_hot = true},
     };
     const uint64_t group = kv_group_bytes(&rig_geometry) + KV_CACHED_FRAME_BYTES;
     const uint64_t index = RIG_STRIPE * RIG_STRIPES / 16 * KV_CACHED_GROUP_BYTES;
@@ -103,7 +103,7 @@ static void test_host_digest_selects_what_hillinfer_does(void **unused)
             struct scorer_stats s = whole_request(o, KV_POLICY_HOST_DIGEST);
             assert_int_equal(s.selection_hash, hash);
             link[c] = s.link_key_bytes;
-            if (o.placement == SCORER_BKP)
+            if (o.placement == PLACEMENT_BKP)
                 assert_true(s.promoted > 0 && s.demoted > 0);
         }
         print_message("%llu, %llu, %llu bytes\n", (unsigned long long)link[0],

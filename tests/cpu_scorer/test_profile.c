@@ -143,7 +143,7 @@ static void test_beta_changes_while_a_request_runs(void **unused)
 {
     (void)unused;
     struct rig_options o = {
-        .csd = true, .beta = 1, .placement = SCORER_BKP, .pin = 0.05, .adapts = true};
+        .csd = true, .beta = 1, .placement = PLACEMENT_BKP, .pin = 0.05, .adapts = true};
     struct rig *r = rig_start(&o);
     struct rig_request *q = gpu_begin(r, 0, PROMPT, RIG_CTX, &usual, 0);
     gpu_prefill(q);

@@ -55,8 +55,8 @@ static void test_entries_are_read_wherever_they_lie(void **unused)
         {.csd = false},
         {.csd = false, .reads_hot = true},
         {.csd = true, .beta = 0.25},
-        {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05},
-        {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05, .reads_hot = true},
+        {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .pin = 0.05, .reads_hot = true},
     };
     (void)unused;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {

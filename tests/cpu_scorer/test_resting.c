@@ -88,11 +88,11 @@ static const struct rig_options places[] = {
     {.csd = false},
     {.csd = false, .reads_hot = true},
     {.csd = true, .beta = 0.25},
-    {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05},
-    {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05, .reads_hot = true},
-    {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05, .hot_blocks = 30},
+    {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .pin = 0.05},
+    {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .pin = 0.05, .reads_hot = true},
+    {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .pin = 0.05, .hot_blocks = 30},
     {.csd = true, .beta = 0.1, .n_stripes = 15},
-    {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .pin = 0.05, .speculates = true},
+    {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .pin = 0.05, .speculates = true},
 };
 
 /* One sequence after the other, each with any number of the tokens before. */
@@ -242,9 +242,9 @@ static void test_a_long_prompt_finds_room_behind_a_short_one(void **unused)
     (void)unused;
     enum { LONG = 880, SHORT = 520 };
     static const struct rig_options narrow[] = {
-        {.csd = true, .beta = 0.4, .placement = SCORER_BKP},
-        {.csd = true, .beta = 0.4, .placement = SCORER_BKP, .reads_hot = true},
-        {.csd = true, .beta = 0.4, .placement = SCORER_BKP, .adapts = true, .hot_blocks = 12},
+        {.csd = true, .beta = 0.4, .placement = PLACEMENT_BKP},
+        {.csd = true, .beta = 0.4, .placement = PLACEMENT_BKP, .reads_hot = true},
+        {.csd = true, .beta = 0.4, .placement = PLACEMENT_BKP, .adapts = true, .hot_blocks = 12},
         {.csd = true, .beta = 0.4},
     };
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
@@ -274,7 +274,7 @@ static void test_what_was_cut_lies_in_the_same_stripe(void **unused)
     (void)unused;
     static const struct rig_options one[] = {
         {.csd = true, .beta = 0.1, .n_stripes = RIG_LAYERS},
-        {.csd = true, .beta = 0.6, .placement = SCORER_BKP, .n_stripes = RIG_LAYERS},
+        {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .n_stripes = RIG_LAYERS},
     };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
         struct rig *r = rig_start(&one[i]);

@@ -77,7 +77,7 @@ static void run_rows(struct rig_options o, const struct kv_selection_settings *h
         assert_int_equal(s.selection_hash, hashes[i]);
         moved += s.promoted;
     }
-    assert_true(o.placement != SCORER_BKP || moved > 0);
+    assert_true(o.placement != PLACEMENT_BKP || moved > 0);
     assert_int_equal(r->n_failures, 0);
     rig_stop(r);
 }
@@ -86,7 +86,7 @@ static void test_any_number_of_rows_selects_the_same(void **unused)
 {
     static const struct rig_options places[] = {
         {.csd = true, .beta = 0.25},
-        {.csd = true, .beta = 0.66, .placement = SCORER_BKP, .reads_hot = true, .gpu_drop = 0.5},
+        {.csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .reads_hot = true, .gpu_drop = 0.5},
         {.csd = true, .beta = 0.25, .cpu_gb_per_s = 1},
         {.csd = false},
     };
@@ -268,7 +268,7 @@ static void test_rows_that_are_ready_are_fetched_together(void **unused)
         {.csd = true, .beta = 0.66},
         {.csd = true, .beta = 0.66, .gpu_drop = 1},
         {.csd = true, .beta = 0.66, .n_drives = 2, .gpu_drop = 0.5},
-        {.csd = true, .beta = 0.66, .placement = SCORER_BKP, .reads_hot = true},
+        {.csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .reads_hot = true},
     };
     (void)unused;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {

@@ -7,6 +7,9 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kv/partial.h"
 #include "kv/plane.h"
@@ -90,9 +93,28 @@ static void test_parts_take_no_more_room_than_mantissas(void **unused)
     }
 }
 
-int main(void)
+/* The hook is read before main: this program again, which says how many of 64 it keeps. */
+static void test_the_hook_keeps_three_of_ten(void **unused)
 {
+    int status;
+    (void)unused;
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("HILL_TEST_FEW_COLUMNS", "1", 1);
+        execl("/proc/self/exe", "few", (char *)NULL);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 19);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 0 && strcmp(argv[0], "few") == 0)
+        return (int)kv_partial_dims(&(struct kv_geometry){1, 1, 1, 64});
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_hook_keeps_three_of_ten),
         cmocka_unit_test(test_the_largest_columns_are_kept),
         cmocka_unit_test(test_queries_keep_the_columns_of_their_group),
         cmocka_unit_test(test_parts_take_no_more_room_than_mantissas),

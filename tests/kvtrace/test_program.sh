@@ -7,6 +7,9 @@ program=$PWD/build/bin/hill-kvtrace
 . tests/program.sh
 
 expect 0 'hill-kvtrace run.kvt' --help
+# what it says of the live scorer is what that does
+part=$(sed -n 's/^#define PLACEMENT_COPIES_PART \([0-9]*\)u$/\1/p' placement/placement.h)
+expect 0 "default ${part:?}, as live" --help
 expect 0 '[0-9]' --version
 expect 100 'no trace given' && one_line
 expect 100 '.' x --hot 0 && one_line

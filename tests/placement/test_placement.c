@@ -274,7 +274,7 @@ static void a_rate_limits_promotions(void **state)
     struct placement_moves m;
     for (uint32_t i = 0; i < 90; i++)
         all[i] = i;
-    for (unsigned kind = PLACEMENT_LRU; kind <= PLACEMENT_BKP; kind++) {
+    for (unsigned kind = PLACEMENT_BKP; kind < PLACEMENT_LIVE_COUNT; kind++) {
         if (kind == PLACEMENT_PAPER)
             continue; /* a count that most tokens have is not among the highest */
         struct placement *p = make(kind, 0, 0);

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "placement/placement.h"
 #include "proto/epoch_settings.h"
 #include "tests/proto/configure.h"
 
@@ -161,8 +162,11 @@ static void test_names(void **state)
     assert_int_equal(epoch_speculate_parse("verify", &speculate), 0);
     assert_string_equal(epoch_speculate_name(speculate), "verify");
     assert_int_equal(epoch_speculate_parse("", &speculate), HILL_E_INVALID);
-    assert_int_equal(epoch_placement_parse("bkp", &placement), 0);
-    assert_int_equal(placement, HILL__PLACEMENT__PLACEMENT_BKP);
+    for (unsigned i = 0; i < PLACEMENT_LIVE_COUNT; i++) {
+        assert_int_equal(epoch_placement_parse(placement_name(i), &placement), 0);
+        assert_int_equal(placement, i);
+    }
+    assert_int_equal(epoch_placement_parse("belady", &placement), HILL_E_INVALID);
     assert_int_equal(epoch_placement_parse("BKP", &placement), HILL_E_INVALID);
 }
 

@@ -157,6 +157,7 @@ static void test_choices_become_numbers(void **state)
         {"--speculate", "on", HILL__SPECULATE__SPECULATE_ON},
         {"--speculate", "verify", HILL__SPECULATE__SPECULATE_VERIFY},
         {"--placement", "recency", HILL__PLACEMENT__PLACEMENT_RECENCY},
+        {"--placement", "lfu", HILL__PLACEMENT__PLACEMENT_LFU},
         {"--policy", "full", KV_POLICY_FULL},
         {"--policy", "h2o", KV_POLICY_H2O},
         {"--policy", "oracle", KV_POLICY_ORACLE},

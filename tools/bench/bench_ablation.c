@@ -25,15 +25,17 @@
 #define KV_QUICK   "hill-ref-2048-heldout"
 #define KV_MAX     4u
 #define BATCH      4u
+#define MIB        1048576.0
 #define FILE_KEPT  "build/bench/points/ablation.jsonl"
 #define FILE_QUICK "build/bench/points/ablation-quick.jsonl"
 
 /* whole first; guessing is off by default, and --gpu-keep no more than a selection */
 #define BASE "--alpha %g --gpu-keep %g --beta %s --placement bkp --speculate on --hot-mb %.2f"
 
-enum factor { STORAGE, DRAM, HKM, APP, AHEAD, BITS, ROWS, FACTORS };
+enum factor { STORAGE, CACHES, DRAM, HKM, APP, AHEAD, BITS, ROWS, FACTORS };
 static const char *const factor_names[FACTORS] = {
     "in-storage scoring, no DRAM in the drive",
+    "in-storage scoring, equal host DRAM (a) and equal DRAM in all (b)",
     "the drive's DRAM",
     "HKM: which entries are hot",
     "APP: beta, at the M_0 that each fixed beta fills",
@@ -103,25 +105,70 @@ static struct method *add(struct comparison *c, const char *name, const struct p
     return m;
 }
 
+static double cold_digest_bytes(const struct point *like)
+{
+    const struct kv_geometry *g = &like->kv->geometry;
+    return (1 - HOT_SHARE) * like->tokens * g->n_layers * (double)kv_digest_bytes(g);
+}
+
+/* Of the cold digests; all: a little more, of new tokens. */
+static const struct cache {
+    double share;
+    const char *drive, *host;
+} caches[] = {{0.10, "hillinfer, DRAM for 10 %", "(b) host-digest, 10 % more M_0 for digests"},
+              {0.25, "hillinfer, DRAM for 25 %", "(b) host-digest, 25 % more"},
+              {0.50, "hillinfer, DRAM for 50 %", "(b) host-digest, 50 % more"},
+              {1.05, "hillinfer, DRAM for all", "(b) host-digest, all more"}};
+#define CACHES_N (sizeof caches / sizeof *caches)
+
+/* The CPU scores the same digests, of which it caches some; more: on top of M_0. */
+static struct method *add_host(struct comparison *c, const char *name, const struct point *like,
+                               uint32_t against, double cached, double more)
+{
+    char words[64];
+    struct method *m = add(c, name, like, against);
+    m->point.policy = COMPARISON_HOST_DIGEST;
+    snprintf(words, sizeof words, "%.2f",
+             point_hot_mb(&m->point, HOT_SHARE, ALPHA, true) + more / MIB);
+    set_word(m, "--hot-mb ", words);
+    set_word(m, "--beta ", "1000"); /* Eq. 4 is of two sides that score; M_0 counts more */
+    snprintf(words, sizeof words, " --digest-mb %.2f", cached / MIB);
+    if (cached > 0)
+        add_option(m, words);
+    comparison_set_dram(m, 0);
+    return m;
+}
+
 /* The same digests read from a plain drive by the CPU; neither drive has DRAM. */
 static void add_storage(struct comparison *c, const struct point *like)
 {
     comparison_set_dram(add(c, "hillinfer, no DRAM in the drive", like, 0), 0);
+    if (point_offers("policy", COMPARISON_HOST_DIGEST))
+        add_host(c, "host-digest: the CPU scores, plain drive", like, 0, 0, 0);
+}
+
+/* (a): the drive's DRAM comes on top, and host-digest has M_0 alone; hillinfer's rows are paired
+ * with it. (b): it has as much on top, for digests, and is paired with hillinfer's row. */
+static void add_caches(struct comparison *c, const struct point *like)
+{
+    double digests = cold_digest_bytes(like);
     if (!point_offers("policy", COMPARISON_HOST_DIGEST))
         return;
-    struct method *m = add(c, "host-digest: the CPU scores, plain drive", like, 0);
-    m->point.policy = COMPARISON_HOST_DIGEST;
-    set_word(m, "--beta ", "1000"); /* Eq. 4 is of two sides that score; M_0 counts more */
-    comparison_set_dram(m, 0);
+    add_host(c, "(a) host-digest, M_0 alone", like, 0, 0, 0);
+    for (size_t i = 0; i < CACHES_N; i++)
+        comparison_set_dram(add(c, caches[i].drive, like, 0), caches[i].share * digests);
+    for (size_t i = 0; i < CACHES_N; i++)
+        add_host(c, caches[i].host, like, 1 + (uint32_t)i, caches[i].share * digests,
+                 caches[i].share * digests);
 }
 
 static void add_drams(struct comparison *c, const struct point *like)
 {
-    const struct kv_geometry *g = &like->kv->geometry;
-    double digests = (1 - HOT_SHARE) * like->tokens * g->n_layers * (double)kv_digest_bytes(g);
+    double digests = cold_digest_bytes(like);
     add(c, "hillinfer, whole: DRAM for all cold digests", like, 0);
     comparison_set_dram(add(c, "DRAM for half of the cold digests", like, 0), digests / 2);
     comparison_set_dram(add(c, "DRAM for a quarter", like, 0), digests / 4);
+    comparison_set_dram(add(c, "DRAM for a tenth", like, 0), digests / 10);
     comparison_set_dram(add(c, "no DRAM", like, 0), 0);
 }
 
@@ -152,6 +199,16 @@ static void add_betas(struct comparison *c, const struct point *like)
     }
 }
 
+static void add_placements(struct comparison *c, const struct point *like)
+{
+    static const char *const names[][2] = {{"recency", "recency"},
+                                           {"the pools as the paper writes them", "paper"},
+                                           {"lru", "lru"},
+                                           {"lfu", "lfu"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        set_word(add(c, names[i][0], like, 0), "--placement ", names[i][1]);
+}
+
 static void add_factor(struct part *p, enum factor f, enum drive drive)
 {
     struct comparison *c = &p->comparisons[p->n++];
@@ -164,6 +221,8 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
         add_betas(c, &like);
     } else if (f == STORAGE) {
         add_storage(c, &like);
+    } else if (f == CACHES) {
+        add_caches(c, &like);
     } else if (f == DRAM) {
         add_drams(c, &like);
     } else if (f == ROWS) {
@@ -171,7 +230,7 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
     } else {
         add(c, "hillinfer, whole", &like, 0);
         if (f == HKM)
-            set_word(add(c, "recency", &like, 0), "--placement ", "recency");
+            add_placements(c, &like);
         else if (f == AHEAD)
             set_word(add(c, "without speculation", &like, 0), "--speculate ", "off");
         else {
@@ -214,7 +273,7 @@ static void measure_part(struct part *p, const struct bench_options *o)
         return;
     for (enum drive d = MODELLED; d < (o->full ? DRIVES : NATIVE); d++)
         for (enum factor f = 0; f < FACTORS; f++)
-            if (d == MODELLED || (f != STORAGE && f != DRAM)) /* they are of the model */
+            if (d == MODELLED || (f != STORAGE && f != CACHES && f != DRAM)) /* of the model */
                 add_factor(p, f, d);
     predict(p);
     comparison_measure_all(p->comparisons, p->n, kept_file, o);

@@ -5,11 +5,12 @@
  * What: the whole pipeline on random-weight models with next to no weights, so that a step is its
  * waits. The drive is modelled (--csd-model), and so is the host's scoring (cpu=): both sides of a
  * query take the model's time, slow enough for the real work to hide in it; the cold pool's file
- * lies in memory. Sweep: under each of two models requests with --beta auto, which say what Eq. 4
- * predicts, then requests with fixed betas around it. Following: a request whose modelled flash
- * goes from 2.9 to 1.0 GB/s beside one that had 1.0 from the start. Draws docs/benchmarks-beta.svg
- * with gnuplot where that is installed (a smoke run: nothing). Failure: bench_fail(). Concurrency:
- * one request at a time.
+ * lies in memory. Sweep: under each of two models both sides are measured alone (hillctl profile)
+ * and Eq. 4 predicts beta of that, before any row runs; then requests with fixed betas around it,
+ * and with --beta auto, with the paper's skewness correction and without, in turn. At the end
+ * stands what auto has come to. Following: a request whose modelled flash goes from 2.9 to 1.0 GB/s
+ * beside one that had 1.0 from the start. Draws docs/benchmarks-beta.svg with gnuplot where that is
+ * installed (a smoke run: nothing). Failure: bench_fail(). Concurrency: one request at a time.
  */
 #include <math.h>
 #include <stdio.h>
@@ -32,9 +33,14 @@
 
 static const double factors[POINTS] = {0.5, 0.7, 0.87, 1, 1.15, 1.4, 2};
 
+enum way { CORRECTED, EVEN, WAYS }; /* shares of each side's own, or one of both (skewness) */
+
 static struct device {
     const char *name, *figures;
-    struct bench_samples predicted, imbalance, waits, automatic, step[POINTS];
+    struct bench_samples rates[4], predicted, step[POINTS]; /* rates: f_c, f_s, B_c, B_s; GB/s */
+    struct {
+        struct bench_samples step, came_to, imbalance, waits;
+    } automatic[WAYS];
 } devices[MODELS] = {{.name = "slow drive", .figures = "cpu=0.5,score=0.25,dram=0"},
                      {.name = "slow host", .figures = "cpu=0.25,score=0.5,dram=0"}};
 
@@ -70,14 +76,24 @@ static void prepare(const struct bench_options *o)
 
 /* ---- the sweep ------------------------------------------------------------------------------ */
 
-static json_t *ask(const struct device *d, const char *beta, uint32_t prompt, uint32_t predict)
+/* All rows have the same context, on which alpha depends. */
+static void sweep_options(char out[512], const struct device *d, uint32_t prompt, uint32_t predict)
 {
-    return json_of(capture("scripts/hillinfer run --run-dir %s/run --state-dir %s/state -m "
-                           "%s/sweep.gguf -t %u -c %u --budget 96 --hot-mb 96 --csd file:%s "
-                           "--csd-model %s --beta %s -f %s/sweep.txt -n %u --temp 0 --ignore-eos "
-                           "--json --log-level error",
-                           pipeline_folder, pipeline_folder, pipeline_folder, PIPELINE_THREADS,
-                           prompt + predict + 64, pool, d->figures, beta, pipeline_folder, predict),
+    snprintf(out, 512, "-c %u --budget 96 --hot-mb 96 --csd file:%s --csd-model %s",
+             prompt + AUTO_TIMES * predict + 64, pool, d->figures);
+}
+
+static json_t *ask(const struct device *d, const char *before, const char *beta, uint32_t prompt,
+                   uint32_t predict, uint32_t times)
+{
+    char options[512];
+    sweep_options(options, d, prompt, predict);
+    return json_of(capture("%s scripts/hillinfer run --run-dir %s/run --state-dir %s/state -m "
+                           "%s/sweep.gguf -t %u %s --beta %s -f %s/sweep.txt -n %u --temp 0 "
+                           "--ignore-eos --json --log-level error",
+                           before, pipeline_folder, pipeline_folder, pipeline_folder,
+                           PIPELINE_THREADS, options, beta, pipeline_folder,
+                           times * (predict - 1) + 1),
                    "hillinfer run");
 }
 
@@ -92,16 +108,38 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* What Eq. 4 makes of what was measured while it ran; both sides waited as the models say. */
-static void predict_beta(struct device *d, uint32_t prompt, uint32_t predict)
+/* Both sides measured with nothing else to do, and what Eq. 4 makes of that. */
+static void predict_beta(const struct bench_options *o, struct device *d, uint32_t prompt,
+                         uint32_t predict)
 {
-    json_t *root = ask(d, "auto", prompt, AUTO_TIMES * (predict - 1) + 1);
+    static const char *const names[] = {"f_c", "f_s", "B_c", "B_s"};
+    char model[4200], options[512];
+    snprintf(model, sizeof model, "%s/sweep.gguf", pipeline_folder);
+    sweep_options(options, d, prompt, predict);
+    pipeline_start_with(model, options);
+    for (uint32_t round = 0; round < o->rounds; round++) {
+        json_t *root = json_of(
+            capture("HILL_RUN_DIR=%s/run scripts/hillinfer profile --json", pipeline_folder),
+            "hillinfer profile");
+        for (uint32_t i = 0; i < 4; i++)
+            bench_sample(&d->rates[i], json_at(root, names[i], NULL, NULL) * 1e-9);
+        bench_sample(&d->predicted, json_at(root, "beta", NULL, NULL));
+        json_decref(root);
+    }
+    pipeline_stop();
+    fprintf(stderr, "%s: Eq. 4 predicts beta %.3g\n", d->name, bench_median(&d->predicted));
+}
+
+static void ask_automatic(struct device *d, enum way way, uint32_t prompt, uint32_t predict)
+{
+    json_t *root =
+        ask(d, way == EVEN ? "HILL_TEST_EVEN_SHARES=1" : "", "auto", prompt, predict, AUTO_TIMES);
     double modelled = larger(json_at(root, "stages", "score_hot_ms", NULL),
                              json_at(root, "csd_model", "score_ms", NULL));
-    bench_sample(&d->predicted, json_at(root, "profile", "beta", NULL));
-    bench_sample(&d->imbalance, json_at(root, "stages", "imbalance", NULL));
-    bench_sample(&d->waits, modelled / json_at(root, "predicted_ms", NULL, NULL));
-    bench_sample(&d->automatic, step_ms(root));
+    bench_sample(&d->automatic[way].step, step_ms(root));
+    bench_sample(&d->automatic[way].came_to, json_at(root, "profile", "beta", NULL));
+    bench_sample(&d->automatic[way].imbalance, json_at(root, "stages", "imbalance", NULL));
+    bench_sample(&d->automatic[way].waits, modelled / json_at(root, "predicted_ms", NULL, NULL));
     json_decref(root);
 }
 
@@ -111,16 +149,14 @@ static void sweep(const struct bench_options *o, struct device *d, uint32_t prom
     char beta[32];
     for (uint32_t round = 0; round < o->rounds; round++) {
         bench_progress(round + 1, o->rounds, d->name);
-        predict_beta(d, prompt, predict);
-    }
-    for (uint32_t round = 0; round < o->rounds; round++) {
-        bench_progress(round + 1, o->rounds, "fixed betas");
         for (uint32_t i = 0; i < POINTS; i++) {
             snprintf(beta, sizeof beta, "%.5g", factors[i] * bench_median(&d->predicted));
-            json_t *root = ask(d, beta, prompt, predict);
+            json_t *root = ask(d, "", beta, prompt, predict, 1);
             bench_sample(&d->step[i], step_ms(root));
             json_decref(root);
         }
+        for (enum way way = CORRECTED; way < WAYS; way++)
+            ask_automatic(d, way, prompt, predict);
     }
 }
 
@@ -133,35 +169,68 @@ static uint32_t lowest_point(const struct device *d)
     return best;
 }
 
-static void print_sweep(uint32_t prompt, uint32_t predict, uint32_t rounds)
+static void print_predictions(void)
 {
-    printf("### Sweep\n\nMilliseconds a step, %u steps after a prompt of %u tokens, 4 layers, 2 "
-           "KiB of K and V a token and layer, 96 selected, %u round%s; %u times as many with "
-           "`auto`. `cpu` and `score` are GB/s "
-           "of FP16 K and V that the host and the drive score in the model; the other figures are "
-           "a SmartSSD's. Predicted: what `--beta auto` has come to at the end of a request.\n\n",
-           predict - 1, prompt, rounds, rounds == 1 ? "" : "s", AUTO_TIMES);
-    printf("| device model | predicted beta |");
+    printf("Before any row of the sweep, both sides measured alone (`hillinfer profile`), GB/s of "
+           "FP16 K and V, and beta by Eq. 4 of that, with one alpha for both sides:\n\n"
+           "| device model | f_c | f_s | B_c | B_s | beta |\n|---|---:|---:|---:|---:|---:|\n");
+    for (uint32_t m = 0; m < MODELS; m++) {
+        const struct device *d = &devices[m];
+        printf("| %s: `%s` |", d->name, d->figures);
+        for (uint32_t i = 0; i < 4; i++)
+            printf(" %.3f |", bench_median(&d->rates[i]));
+        bench_print_quartiles(&d->predicted, " %.3g (%.3g - %.3g) |\n");
+    }
+}
+
+static void print_steps(void)
+{
+    printf("\n| device model |");
     for (uint32_t i = 0; i < POINTS; i++)
         printf(" x %g |", factors[i]);
-    printf(" `auto` |\n|---|---:|");
-    for (uint32_t i = 0; i < POINTS + 1; i++)
+    printf(" `auto` | without correction |\n|---|");
+    for (uint32_t i = 0; i < POINTS + WAYS; i++)
         printf("---:|");
     printf("\n");
     for (uint32_t m = 0; m < MODELS; m++) {
         const struct device *d = &devices[m];
-        printf("| %s: `%s` | %.3g |", d->name, d->figures, bench_median(&d->predicted));
+        printf("| %s |", d->name);
         for (uint32_t i = 0; i < POINTS; i++)
             printf(i == lowest_point(d) ? " **%.1f** |" : " %.1f |", bench_median(&d->step[i]));
-        printf(" %.1f |\n", bench_median(&d->automatic));
+        printf(" %.1f | %.1f |\n", bench_median(&d->automatic[CORRECTED].step),
+               bench_median(&d->automatic[EVEN].step));
     }
+}
+
+static void print_way(const struct device *d, enum way way)
+{
+    printf("| %s%s | %.0f %% | %.2f | %.2f | %.1f %% |\n", d->name,
+           way == EVEN ? ", without correction" : "", 100 * bench_median(&d->automatic[way].waits),
+           factors[lowest_point(d)],
+           bench_median(&d->automatic[way].came_to) / bench_median(&d->predicted),
+           100 * bench_median(&d->automatic[way].imbalance));
+}
+
+static void print_sweep(uint32_t prompt, uint32_t predict, uint32_t rounds)
+{
+    printf("### Sweep\n\n");
+    print_predictions();
+    printf("\nMilliseconds a step, %u steps after a prompt of %u tokens, 4 layers, 2 "
+           "KiB of K and V a token and layer, 96 selected, %u round%s, rows in turn; %u times as "
+           "many with `auto`, which begins at what was measured alone. `cpu` and `score` are GB/s "
+           "of FP16 K and V that the host and the drive score in the model; the other figures are "
+           "a SmartSSD's. Fixed betas: times the predicted one. Without correction: the share of "
+           "entries that queries upload is that of both sides together, not each side's own (the "
+           "paper's skewness correction; `HILL_TEST_EVEN_SHARES=1`).\n",
+           predict - 1, prompt, rounds, rounds == 1 ? "" : "s", AUTO_TIMES);
+    print_steps();
     printf("\n| device model | modelled waits, of the step (bar: 70 %%) | lowest at, of the "
-           "predicted (bar: 0.85 - 1.15) | \\|T_CPU - T_CSD\\| / the longer, median over steps "
-           "with `auto` (bar: 10 %%) |\n|---|---:|---:|---:|\n");
+           "predicted (bar: 0.85 - 1.15) | `auto` comes to, of the predicted | \\|T_CPU - T_CSD\\| "
+           "/ the longer, median over steps with `auto` (bar: 10 %%) |\n"
+           "|---|---:|---:|---:|---:|\n");
     for (uint32_t m = 0; m < MODELS; m++)
-        printf("| %s | %.0f %% | %.2f | %.1f %% |\n", devices[m].name,
-               100 * bench_median(&devices[m].waits), factors[lowest_point(&devices[m])],
-               100 * bench_median(&devices[m].imbalance));
+        for (enum way way = CORRECTED; way < WAYS; way++)
+            print_way(&devices[m], way);
     printf("\nT_CPU: scoring the hot tokens and copying what is selected of them; T_CSD: from the "
            "relay of the query to the drive's last score, and its FETCH commands.\n");
 }
@@ -267,7 +336,8 @@ static double speed(const struct watched *w, uint32_t from)
     return (w->step[last] - w->step[first]) * 1e9 / (double)(w->at_ns[last] - w->at_ns[first]);
 }
 
-/* Steps after the change until beta is within a tenth of `wanted` for good. */
+/* Steps after the change until beta is within a tenth of `wanted` for good; where it never is, all
+ * that there were. */
 static uint32_t steps_to(const struct watched *w, double wanted)
 {
     uint32_t reached = w->changed_at;
@@ -277,11 +347,19 @@ static uint32_t steps_to(const struct watched *w, double wanted)
     return reached - w->changed_at;
 }
 
+/* The bar as it was first written is of the other request's beta. */
+static void print_steps_to(const char *what, const struct bench_samples *steps)
+{
+    double median = bench_median(steps);
+    printf("| steps until beta stays within a tenth of %s | %.0f | %u: %s |\n", what, median,
+           WITHIN, median <= WITHIN ? "met" : "missed");
+}
+
 static void follow(const struct bench_options *o, uint32_t prompt, uint32_t predict)
 {
     static struct watched slow, changed;
     struct bench_samples before = {.count = 0}, after = before, beside = before, steps = before,
-                         ratio = before;
+                         steps_beside = before, ratio = before;
     for (uint32_t round = 0; round < o->rounds; round++) {
         bench_progress(round + 1, o->rounds, "a drive that becomes slower");
         watch(&slow, "flash=1.0,score=12,cpu=1,dram=0", NULL, prompt, predict);
@@ -299,6 +377,7 @@ static void follow(const struct bench_options *o, uint32_t prompt, uint32_t pred
         bench_sample(&after, end);
         bench_sample(&beside, other);
         bench_sample(&steps, steps_to(&changed, end));
+        bench_sample(&steps_beside, steps_to(&changed, other));
         bench_sample(&ratio,
                      speed(&changed, changed.changed_at) / speed(&slow, changed.changed_at));
     }
@@ -310,9 +389,9 @@ static void follow(const struct bench_options *o, uint32_t prompt, uint32_t pred
     printf("| | measured | bar |\n|---|---:|---:|\n");
     printf("| beta before the change | %.3g | |\n", bench_median(&before));
     printf("| beta from %u steps after it on | %.3g | |\n", WITHIN, bench_median(&after));
-    printf("| steps until beta stays within a tenth of that | %.0f | %u |\n", bench_median(&steps),
-           WITHIN);
     printf("| beta of the other request at the same steps | %.3g | |\n", bench_median(&beside));
+    print_steps_to("that of the other request", &steps_beside);
+    print_steps_to("where it settles", &steps);
     printf("| steps a second from the change on, of the other request's | %.0f %% | 90 %% |\n",
            100 * bench_median(&ratio));
     printf("\nThe two need not end at one beta: each stays where its target is less than %.0f %% "
@@ -329,6 +408,8 @@ int main(int argc, char **argv)
     prepare(&o);
     pipeline_prompt("sweep", prompt, 0);
     pipeline_prompt("follow", o.quick ? 800 : 3000, 0);
+    for (uint32_t m = 0; m < MODELS; m++)
+        predict_beta(&o, &devices[m], prompt, predict);
     for (uint32_t m = 0; m < MODELS; m++)
         sweep(&o, &devices[m], prompt, predict);
     printf(

@@ -3,13 +3,16 @@
  * real KV and under the device model; then bytes and limits on random weights (policy_bytes.h).
  *
  * What: hillinfer beside every policy that the coordinator accepts (oracle left out: it costs what
- * h2o costs and is no system), with the same M_0, the same share of the context kept on the GPU and
- * the same alpha. hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a
- * plain SSD, with the same M_0 (the drive's DRAM is extra then), of which it caches digests in none
- * or a part: by these rows its bar is judged. Once it has as much DRAM in all: that row is there to
- * compare. Which KV and how many rows: KV="NAME:ROWS ..." (workload.h); POLICIES="words" chooses
- * what stands beside hillinfer; STEPS=N; rounds and their variables: comparison.h. Concurrency: one
- * thread. Failure: as point.h.
+ * h2o costs and is no system), with the same M_0, which all of them fill, the same share of the
+ * context kept on the GPU and the same alpha. Each of the others has its best setting, found before
+ * by a small sweep (one round each) that is printed: what is hot, guesses, and how much of M_0
+ * holds digests. prefetch stands there with InfiniGen's 3 of 10 columns, too. hillinfer's drive has
+ * DRAM for a quarter of the cold digests; host-digest has a plain SSD, with the same M_0 (the
+ * drive's DRAM is extra then): by this row its bar is judged. Once it has as much DRAM in all: that
+ * row is there to compare. Which KV and how many rows: KV="NAME:ROWS ..." (workload.h);
+ * POLICIES="words" chooses what stands beside hillinfer; STEPS=N; rounds and their variables:
+ * comparison.h (a sweep's name has the word "settings"). Concurrency: one thread. Failure: as
+ * point.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,16 +34,9 @@
 #define FILE_QUICK "build/bench/points/policies-quick.jsonl"
 #define MIB        1048576.0
 
-#define EQUAL_DRAM "host-digest, the drive's DRAM on top of M_0"
-
-static struct part {
-    struct workload kv;
-    struct comparison c;
-    uint32_t rows;
-    bool there;
-} parts[KV_MAX];
-static uint32_t n_parts, steps;
-static double hot_share = HOT_SHARE;
+#define EQUAL_DRAM  "host-digest, the drive's DRAM on top of M_0"
+#define FEW_COLUMNS "prefetch, 3 of 10 columns"
+#define FEW_HOOK    "HILL_TEST_FEW_COLUMNS"
 
 /* How often hillinfer must be as fast. */
 static const struct bar {
@@ -53,6 +49,35 @@ static const struct bar {
             {COMPARISON_HOST_DIGEST, 1.5, 1.1}};
 #define BARS (sizeof bars / sizeof *bars)
 
+/* What is tried of each rival; the first is what it has where nothing was tried. */
+static const struct setting {
+    const char *name, *options;
+    double digests; /* share of the cold digests that M_0 holds */
+} settings[BARS][5] = {
+    /* full attends to everything: nothing is chosen that could be placed, guessed or cached */
+    [1] = {{"bkp", "--placement bkp --speculate off", 0},
+           {"recency", "--placement recency --speculate off", 0},
+           {"bkp, guesses", "--placement bkp --speculate on", 0}},
+    [2] = {{"bkp", "--placement bkp --speculate on", 0},
+           {"recency", "--placement recency --speculate on", 0}},
+    [3] = {{"bkp", "--placement bkp --speculate off", 0},
+           {"recency", "--placement recency --speculate off", 0},
+           {"bkp, guesses", "--placement bkp --speculate on", 0}},
+    [4] = {{"bkp, no digests in M_0", "--placement bkp --speculate on", 0},
+           {"bkp, a quarter of them", "--placement bkp --speculate on", 0.25},
+           {"bkp, half of them", "--placement bkp --speculate on", 0.5},
+           {"recency, a quarter of them", "--placement recency --speculate on", 0.25}},
+};
+
+static struct part {
+    struct workload kv;
+    struct comparison c, sweeps[BARS];
+    uint32_t rows;
+    bool there;
+} parts[KV_MAX];
+static uint32_t n_parts, steps;
+static double hot_share = HOT_SHARE;
+
 /* ---- what is compared ---- */
 
 static double cold_digest_bytes(const struct point *p)
@@ -61,9 +86,10 @@ static double cold_digest_bytes(const struct point *p)
     return (1 - hot_share) * p->rows * p->tokens * (double)g->n_layers * kv_digest_bytes(g);
 }
 
-/* beta: hillinfer's own; others fill M_0, which counts more than beta. */
-static struct method *add(struct part *p, const char *name, const char *policy, bool guesses,
-                          double dram, double more_mb)
+/* beta: hillinfer's own; others fill M_0, which counts more than beta. digests: of cold tokens in
+ * the host's memory, a part of M_0. */
+static struct method *add(struct part *p, struct comparison *c, const char *name,
+                          const char *policy, const struct setting *how, double more_mb)
 {
     struct point like = {.kv = &p->kv,
                          .policy = policy,
@@ -74,46 +100,71 @@ static struct method *add(struct part *p, const char *name, const char *policy, 
                          .csd_model = point_csd_model(),
                          .options = "",
                          .label = ""};
-    struct method *m = comparison_add(&p->c, name, &like, 0);
+    struct method *m = comparison_add(c, name, &like, 0);
     bool ours = strcmp(policy, "hillinfer") == 0;
-    snprintf(m->options, sizeof m->options,
-             "--alpha %g --gpu-keep %g --beta %s --speculate %s --hot-mb %.2f", ALPHA, ALPHA,
-             ours ? "auto" : "1000", guesses ? "on" : "off",
-             point_hot_mb(&like, hot_share, ALPHA, true) + more_mb);
-    comparison_set_dram(m, dram);
+    double digests = how->digests * cold_digest_bytes(&like) / MIB;
+    int n = snprintf(m->options, sizeof m->options,
+                     "--alpha %g --gpu-keep %g --beta %s --hot-mb %.2f", ALPHA, ALPHA,
+                     ours ? "auto" : "1000", point_hot_mb(&like, hot_share, ALPHA, true) + more_mb);
+    if (*how->options)
+        n += snprintf(m->options + n, sizeof m->options - (size_t)n, " %s", how->options);
+    if (digests > 0)
+        snprintf(m->options + n, sizeof m->options - (size_t)n, " --digest-mb %.2f", digests);
+    comparison_set_dram(m, 0);
     return m;
 }
 
-/* Digests of cold tokens in the host's memory, a part of M_0. */
-static void add_cache(struct method *m, double bytes)
+static bool is_asked(size_t bar)
 {
-    size_t used = strlen(m->options);
-    snprintf(m->options + used, sizeof m->options - used, " --digest-mb %.2f", bytes / MIB);
+    return point_offers("policy", bars[bar].policy) && bench_is_asked("POLICIES", bars[bar].policy);
+}
+
+static void add_sweep(struct part *p, size_t bar)
+{
+    struct comparison *c = &p->sweeps[bar];
+    snprintf(c->name, sizeof c->name, "%.63s x %u, settings of %s", p->kv.name, p->rows,
+             bars[bar].policy);
+    for (const struct setting *s = settings[bar]; s->name; s++)
+        add(p, c, s->name, bars[bar].policy, s, 0);
+}
+
+/* The fastest that was tried. */
+static const struct setting *best_of(const struct part *p, size_t bar)
+{
+    static const struct setting nothing = {"", "", 0};
+    const struct comparison *c = &p->sweeps[bar];
+    uint32_t best = 0;
+    if (!settings[bar][0].name)
+        return &nothing;
+    for (uint32_t i = 1; c->rounds && i < c->n; i++)
+        if (bench_median(&c->methods[i].measured[M_STEP]) <
+            bench_median(&c->methods[best].measured[M_STEP]))
+            best = i;
+    return &settings[bar][best];
 }
 
 static void add_methods(struct part *p)
 {
-    char names[POINT_POLICIES_MAX][24];
-    struct point shape = {.kv = &p->kv, .tokens = p->kv.tokens, .rows = p->rows};
+    static const struct setting ours = {"", "--placement bkp --speculate on", 0},
+                                four_bits = {"", "--placement bkp --speculate on --score-bits 4",
+                                             0};
+    const struct point shape = {.kv = &p->kv, .tokens = p->kv.tokens, .rows = p->rows};
     double dram = DRAM_SHARE * cold_digest_bytes(&shape);
-    snprintf(p->c.name, sizeof p->c.name, "%.63s x %u", p->kv.name, p->rows);
-    add(p, "hillinfer", "hillinfer", true, dram, 0);
-    struct method *m = add(p, "hillinfer, INT4", "hillinfer", true, dram / 2, 0);
-    strncat(m->options, " --score-bits 4", sizeof m->options - strlen(m->options) - 1);
-    for (uint32_t i = 1, n = point_policies(names); i < n; i++)
-        for (size_t b = 0; b < BARS; b++)
-            if (strcmp(names[i], bars[b].policy) == 0 && bench_is_asked("POLICIES", names[i]))
-                add(p, bars[b].policy, bars[b].policy,
-                    strcmp(names[i], "prefetch") == 0 ||
-                        strcmp(names[i], COMPARISON_HOST_DIGEST) == 0,
-                    0, 0);
-    if (!point_offers("policy", COMPARISON_HOST_DIGEST) ||
-        !bench_is_asked("POLICIES", COMPARISON_HOST_DIGEST))
-        return;
-    m = add(p, "host-digest, caches a quarter within M_0", COMPARISON_HOST_DIGEST, true, 0, 0);
-    add_cache(m, dram);
-    m = add(p, EQUAL_DRAM, COMPARISON_HOST_DIGEST, true, 0, dram / MIB);
-    add_cache(m, dram);
+    struct comparison *c = &p->c;
+    snprintf(c->name, sizeof c->name, "%.63s x %u", p->kv.name, p->rows);
+    comparison_set_dram(add(p, c, "hillinfer", "hillinfer", &ours, 0), dram);
+    comparison_set_dram(add(p, c, "hillinfer, INT4", "hillinfer", &four_bits, 0), dram / 2);
+    for (size_t b = 0; b < BARS; b++) {
+        if (!is_asked(b))
+            continue;
+        struct setting how = *best_of(p, b);
+        add(p, c, bars[b].policy, bars[b].policy, &how, 0);
+        if (strcmp(bars[b].policy, "prefetch") == 0)
+            add(p, c, FEW_COLUMNS, bars[b].policy, &how, 0)->point.hook = FEW_HOOK;
+        how.digests += DRAM_SHARE; /* the drive's DRAM, for digests alone */
+        if (strcmp(bars[b].policy, COMPARISON_HOST_DIGEST) == 0)
+            add(p, c, EQUAL_DRAM, bars[b].policy, &how, dram / MIB);
+    }
 }
 
 static void open_parts(const struct bench_options *o)
@@ -135,13 +186,23 @@ static void open_parts(const struct bench_options *o)
 /* Sessions first: no pipeline may run then. */
 static void measure(const struct bench_options *o)
 {
+    const char *file = o->quick ? FILE_QUICK : FILE_KEPT;
+    struct bench_options once = *o;
+    once.rounds = 1;
     for (uint32_t i = 0; i < n_parts; i++) {
         struct part *p = &parts[i];
-        add_methods(p);
         p->there =
             workload_make_session(&p->kv, "hillinfer") && workload_make_session(&p->kv, "h2o");
-        if (p->there)
-            comparison_measure_all(&p->c, 1, o->quick ? FILE_QUICK : FILE_KEPT, o);
+        if (!p->there)
+            continue;
+        for (size_t b = 0; b < BARS; b++)
+            if (is_asked(b) && settings[b][0].name)
+                add_sweep(p, b);
+        for (size_t b = 0; b < BARS; b++)
+            if (p->sweeps[b].n)
+                comparison_measure_all(&p->sweeps[b], 1, file, &once);
+        add_methods(p);
+        comparison_measure_all(&p->c, 1, file, o);
     }
 }
 
@@ -152,10 +213,11 @@ static const char *verdict(const struct bar *bar, double ratio)
     return ratio >= bar->asked ? "met" : ratio >= bar->least ? "missed, floor met" : "missed";
 }
 
-/* Bars are of equal host DRAM: the drive's own comes on top of M_0. */
+/* Bars are of equal host DRAM: the drive's own comes on top of M_0; and of policies as they are,
+ * not of one that loses its answers. */
 static bool is_judged(const struct method *m)
 {
-    return strcmp(m->name, EQUAL_DRAM) != 0;
+    return strcmp(m->name, EQUAL_DRAM) != 0 && !m->point.hook;
 }
 
 static void print_bar(const struct method *m, const struct method *ours, const struct bar *bar)
@@ -167,6 +229,28 @@ static void print_bar(const struct method *m, const struct method *ours, const s
         printf(" %.2f | %.1f | %s |\n", bar->asked, bar->least, verdict(bar, bench_median(&ratio)));
     else
         printf(" | | |\n");
+}
+
+static void print_sweeps(const struct part *p)
+{
+    bool any = false;
+    for (size_t b = 0; b < BARS; b++) {
+        const struct comparison *c = &p->sweeps[b];
+        if (!c->n)
+            continue;
+        printf("%s%s: ", any ? "; " : "\nSettings that were tried, ms a step, one round each: ",
+               bars[b].policy);
+        for (uint32_t i = 0; c->rounds && i < c->n; i++) {
+            bool best = &settings[b][i] == best_of(p, b);
+            printf("%s%s %s%.2f%s", i ? ", " : "", c->methods[i].name, best ? "**" : "",
+                   bench_median(&c->methods[i].measured[M_STEP]), best ? "**" : "");
+        }
+        printf(c->rounds ? " (at %s)" : "not measured, %s",
+               c->rounds ? c->commits : c->methods[0].name);
+        any = true;
+    }
+    if (any)
+        printf(".\n");
 }
 
 static void print_bars(const struct comparison *c)
@@ -193,10 +277,11 @@ static void print_head(void)
            "row restores; then %u steps of all rows), under each policy: the same M_0 (a hot share "
            "of %.1f), `--alpha %g --gpu-keep %g`. hillinfer: bkp, `--beta auto`, queries guessed a "
            "layer ahead, and a drive with DRAM for a quarter of the cold digests (half of that "
-           "with INT4), extra to M_0; host-digest guesses too, on a plain SSD; prefetch guesses as "
-           "it is meant to; the others do not, and their settings have not been searched. "
-           "host-digest's bar is of the rows with the same M_0; the one with as much DRAM in all "
-           "has none. "
+           "with INT4), extra to M_0. The others have the fastest of the settings that are listed "
+           "below their table, on a plain SSD. "
+           "host-digest's bar is of the row with the same M_0; the one with as much DRAM in all "
+           "has none. InfiniGen keeps 3 of 10 columns (of rotated weights, which are not here: "
+           "`docs/policies.md` says what that does to answers), prefetch half. "
            "The drive is modelled, `--csd-model %s` but for its `dram`: no measurement of a real "
            "one. " COMPARISON_SCORE " The GPU is this machine's CPU.\n\n",
            steps, hot_share, ALPHA, ALPHA, point_csd_model());
@@ -225,6 +310,7 @@ int main(int argc, char **argv)
             continue;
         }
         comparison_print(&parts[i].c);
+        print_sweeps(&parts[i]);
         if (parts[i].c.rounds)
             print_bars(&parts[i].c);
     }

@@ -164,7 +164,7 @@ double point_hot_mb(const struct point *p, double share, double alpha, bool gues
         .batch_tokens = chunk_of(p),
         .n_sequences = p->rows,
         .selection = {.alpha = alpha, .sinks = SINKS, .window = WINDOW},
-        .placement_bytes = placement_live_bytes(g.n_layers, context),
+        .placement_bytes = placement_live_bytes(PLACEMENT_BKP, g.n_layers, context),
         .speculates = guesses,
         .cold_slots = pool_slots_for_tokens(&g, p->rows, context)};
     if (kv_plan_hot(&plan, &in, kv_plan_hot_full_bytes(&in), &why))
@@ -235,7 +235,11 @@ static void start(const struct point *p, const char *options)
                  (int)getpid());
     if (*pool_path)
         snprintf(drive, sizeof drive, "file:%s", pool_path);
+    if (p->hook)
+        setenv(p->hook, "1", 1); /* of all processes */
     start_on(p->kv, drive, p->drive == POINT_NATIVE, options);
+    if (p->hook)
+        unsetenv(p->hook);
 }
 
 /* ---- requests ---- */
@@ -410,6 +414,10 @@ void point_settings(const struct point *p, char *out, size_t room)
     int n =
         snprintf(out, room, FORMAT "; %s; %u steps; ", p->kv ? p->kv->name : POINT_MODEL, p->steps);
     point_options(p, out + n, room - (size_t)n);
+    if (p->hook) {
+        n = (int)strlen(out);
+        snprintf(out + n, room - (size_t)n, "; %s=1", p->hook);
+    }
 }
 
 json_t *point_answer(const struct point *p)

@@ -49,6 +49,7 @@ struct point {
     const char *csd_model; /* of POINT_MODELLED */
     const char *options;   /* further ones, before what is usual here; "": none */
     const char *label;     /* what they make of it, for names; "": nothing */
+    const char *hook;      /* a variable HILL_TEST_* that is set for it; NULL: none */
 };
 
 /* Of one row. Times of a step are medians, so that a hiccup of the machine does not count; the rest

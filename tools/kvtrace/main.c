@@ -22,7 +22,7 @@
 #define FILES_MAX 256
 
 static const struct option_spec specs[] = {
-    OPTION("placement", STRING, "LIST", "all, or some of score,recency,lru,lfu,paper,bkp,belady",
+    OPTION("placement", STRING, "LIST", "all, or some of recency,bkp,paper,lru,lfu,score,belady",
            .fallback = "all"),
     OPTION("hot", REAL, "SHARE", "share of a sequence's tokens that may be hot", .min_open = true,
            .max = 1, .fallback = "0.6"),
@@ -35,8 +35,9 @@ static const struct option_spec specs[] = {
            .min_open = true, .max = 1, .unset_help = "the trace's"),
     OPTION("pin", REAL, "SHARE", "bkp: the newest tokens that are locked hot", .max = 1,
            .unset_help = "alpha"),
-    OPTION("rate", INTEGER, "N", "bkp: promotions per step and layer", .min = 1,
-           .max = KV_MAX_TOKENS, .unset_help = "32, as live"),
+    OPTION("rate", INTEGER, "N", "promotions per step and layer, of every placement", .min = 1,
+           .max = KV_MAX_TOKENS,
+           .unset_help = "of bkp 32, as all have it live; of others no limit"),
     OPTION("half-life", INTEGER, "STEPS", "bkp: steps in which a count loses half its weight",
            .min = 1, .max = 256, .unset_help = "16, as live"),
     OPTION("margin", REAL, "COUNT", "bkp: misses by which a token must beat the one that goes down",
@@ -83,8 +84,10 @@ static void read_settings(struct trace_replay_settings *s, const struct options 
         s->placement.alpha = s->placement.pin = options_real(o, "alpha");
     if (options_is_set(o, "pin"))
         s->placement.pin = options_real(o, "pin");
-    if (options_is_set(o, "rate"))
+    if (options_is_set(o, "rate")) {
         s->placement.rate = (uint32_t)options_integer(o, "rate");
+        s->limits_all = true;
+    }
     if (options_is_set(o, "half-life"))
         s->placement.half_life = (uint32_t)options_integer(o, "half-life");
     if (options_is_set(o, "margin"))

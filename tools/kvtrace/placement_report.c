@@ -15,7 +15,7 @@ int report_parse_placements(struct report *report, const char *text, struct hill
         if (length > 15 || placement_parse(name, &kind))
             return hill_fail(
                 why, HILL_E_INVALID,
-                "--placement %.*s: expected all or some of score,recency,lru,lfu,paper,bkp,belady",
+                "--placement %.*s: expected all or some of recency,bkp,paper,lru,lfu,score,belady",
                 (int)(length < 100 ? length : 100), text);
         report->wanted[kind] = true;
         if (text[length] == '\0')
