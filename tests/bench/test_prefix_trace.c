@@ -14,18 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/draws.h"
 #include "tests/rounds.h"
 #include "tools/bench/prefix_trace.h"
 
 enum { CHUNK = 64, IN_BLOCK = 8, REQUESTS = 40, TRACES = TEST_ROUNDS(400) };
-
-static uint64_t state;
-
-static uint32_t draw(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 static uint64_t found(const struct prefix_trace *t, enum trace_rule rule, uint32_t n_slots)
 {
@@ -228,8 +221,6 @@ int main(void)
         cmocka_unit_test(test_ends_go_first),
         cmocka_unit_test(test_random_traces),
     };
-    const char *seed = getenv("HILL_TEST_SEED");
-    state = seed ? strtoull(seed, NULL, 10) : 20261122;
-    printf("seed %llu\n", (unsigned long long)state);
+    draws_seed(20261122);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

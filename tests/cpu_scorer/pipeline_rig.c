@@ -247,6 +247,15 @@ void rig_settle(struct rig *r)
     }
 }
 
+uint32_t rig_tap(void *context, enum shm_ring_moment moment, uint32_t type, const void *payload,
+                 uint32_t bytes)
+{
+    (void)context;
+    (void)type;
+    (void)payload;
+    return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
+}
+
 const struct scorer_profile *rig_profile(struct rig *r)
 {
     int64_t deadline = clock_deadline_ms(60000);

@@ -83,6 +83,10 @@ struct rig *rig_start(const struct rig_options *o);
  * silent or slow agent keeps to itself stays undone. */
 void rig_settle(struct rig *r);
 
+/* A tap that changes nothing, and what others answer when they have looked. */
+uint32_t rig_tap(void *context, enum shm_ring_moment moment, uint32_t type, const void *payload,
+                 uint32_t bytes);
+
 /* Ask for a profile and wait for it. */
 const struct scorer_profile *rig_profile(struct rig *r);
 

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "cpu_scorer/adoption.h"
 #include "cpu_scorer/requests.h"
+#include "tests/draws.h"
 #include "tests/cpu_scorer/hkm_audit.h"
 
 enum {
@@ -43,13 +44,6 @@ struct world {
 };
 static struct world *world;
 static uint64_t segment_bytes;
-
-static uint64_t state;
-static uint32_t next_random(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 /* ---- a scorer without rings ---------------------------------------------------------------- */
 
@@ -147,12 +141,12 @@ static void move_up(struct sequence *s, uint32_t layer, uint32_t position)
 static void move_some(struct sequence *s, uint32_t layer)
 {
     while (hkm_hot_tokens(&core.tiers.hkm, s->index, layer) > MOST_HOT) {
-        uint32_t p = next_random(s->layers[layer].appended);
+        uint32_t p = draw(s->layers[layer].appended);
         if (hkm_tag(core_location(&core, s, layer, p)) == HKM_HOT)
             move_down(s, layer, p);
     }
-    uint32_t p = next_random(s->layers[layer].appended);
-    if (next_random(2) && hkm_tag(core_location(&core, s, layer, p)) == HKM_COLD)
+    uint32_t p = draw(s->layers[layer].appended);
+    if (draw(2) && hkm_tag(core_location(&core, s, layer, p)) == HKM_COLD)
         move_up(s, layer, p);
 }
 
@@ -164,13 +158,13 @@ static void place_up_to(struct sequence *s, uint32_t end)
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         for (uint32_t *n = &s->layers[layer].appended; *n < end; (*n)++) {
             bool waits = late_layer < LAYERS;
-            if (!waits && !next_random(8)) {
+            if (!waits && !draw(8)) {
                 late_layer = layer;
                 late = *n;
                 continue;
             }
             append(s, layer, *n);
-            if (waits && !next_random(6)) {
+            if (waits && !draw(6)) {
                 append(s, late_layer, late);
                 move_down(s, late_layer, late);
                 late_layer = LAYERS;
@@ -201,13 +195,13 @@ static void set_aside(struct sequence *s)
     s->state = SEQUENCE_ACTIVE;
     s->prompt_tokens = PROMPT;
     s->max_tokens = CTX;
-    s->past_tokens = next_random(2) ? PAST : 0;
+    s->past_tokens = draw(2) ? PAST : 0;
     s->settings = (struct kv_selection_settings){.alpha = 0.5};
     s->share = (struct hot_share){.beta = 1, .limit = MOST_HOT};
     s->hashed_step = 0;
     XXH64_reset(s->hash, 0);
     const struct kept_plan plan = adoption_plan(s, blocks, (const uint32_t[LAYOUT_DRIVES_MAX]){2});
-    uint64_t identity = 1 + (uint64_t)next_random(UINT32_MAX);
+    uint64_t identity = 1 + (uint64_t)draw(UINT32_MAX);
     t->hkm.identities[s->index] = identity;
     kept_begin(tiers_kept(t, s->index), identity, &plan);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
@@ -224,7 +218,7 @@ static void begin(struct sequence *s)
 /* One step, or a request's end and the next one's beginning. The hash is of the steps' numbers. */
 static void turn(struct sequence *s)
 {
-    if (s->state != SEQUENCE_ACTIVE || s->layers[0].appended == CTX || !next_random(300)) {
+    if (s->state != SEQUENCE_ACTIVE || s->layers[0].appended == CTX || !draw(300)) {
         begin(s);
         return;
     }
@@ -240,7 +234,7 @@ static void turn(struct sequence *s)
 static void live(void)
 {
     for (;;) {
-        turn(&core.sequences[next_random(SEQUENCES)]);
+        turn(&core.sequences[draw(SEQUENCES)]);
         atomic_fetch_add_explicit(&world->turns, 1, memory_order_relaxed /* a count */);
     }
 }
@@ -378,12 +372,12 @@ static uint32_t n_prompts; /* that a kill has cut */
 static void one_life(void)
 {
     uint64_t before = atomic_load_explicit(&world->turns, memory_order_relaxed);
-    uint32_t turns = next_random(400), spin = next_random(20000);
+    uint32_t turns = draw(400), spin = draw(20000);
     enum left left[SEQUENCES];
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        state += turns;
+        draws += turns;
         live();
     }
     /* any moment: so many turns, and somewhere within one */
@@ -402,7 +396,7 @@ static void one_life(void)
         struct sequence *s = &core.sequences[i];
         assert_int_equal(s->state, left[i] ? SEQUENCE_DORMANT : SEQUENCE_FREE);
         if (left[i] == A_STEP)
-            take_up(s, next_random(KEPT_STEPS - 1));
+            take_up(s, draw(KEPT_STEPS - 1));
         else if (left[i] == OF_A_PROMPT)
             take_prompt(s);
         n_prompts += left[i] == OF_A_PROMPT;
@@ -462,18 +456,18 @@ static void test_a_prompt_without_its_first_token_is_nothing(void **unused)
 
 static void flip(uint8_t *bytes, uint64_t n)
 {
-    bytes[next_random((uint32_t)n)] ^= (uint8_t)(1u << next_random(8));
+    bytes[draw((uint32_t)n)] ^= (uint8_t)(1u << draw(8));
 }
 
 /* Somewhere in what a successor reads of sequence 0; true: in what it certainly uses. */
 static bool flip_something(void)
 {
     struct hkm *h = &core.tiers.hkm;
-    uint32_t layer = next_random(LAYERS), p = next_random(core.sequences[0].layers[0].appended);
+    uint32_t layer = draw(LAYERS), p = draw(core.sequences[0].layers[0].appended);
     uint64_t at = (uint64_t)hkm_list_index(h, 0, layer) * CTX + p;
     uint32_t word = hkm_location(h, 0, layer, p), slot = hkm_slot(word);
     bool hot = hkm_tag(word) == HKM_HOT;
-    switch (next_random(5)) {
+    switch (draw(5)) {
     case 0:
         flip((uint8_t *)&h->words[at], sizeof *h->words);
         return true;
@@ -675,7 +669,6 @@ static void test_another_shape_is_not_adopted(void **unused)
 
 int main(void)
 {
-    const char *seed = getenv("HILL_TEST_SEED");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_kill_at_any_moment_loses_nothing),
         cmocka_unit_test(test_a_prompt_without_its_first_token_is_nothing),
@@ -684,8 +677,7 @@ int main(void)
         cmocka_unit_test(test_one_that_cannot_be_taken_up_leaves_no_placement),
         cmocka_unit_test(test_another_shape_is_not_adopted),
     };
-    state = seed ? strtoull(seed, NULL, 0) : 20261122;
-    print_message("seed %llu (HILL_TEST_SEED)\n", (unsigned long long)state);
+    draws_seed(20261122);
     hill_log_init("test", HILL_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,18 +14,12 @@
 
 #include "cpu_scorer/cached_digests.h"
 #include "kv/plan.h"
+#include "tests/draws.h"
 #include "tests/kv/digests.h"
 
 enum { GROUPS = 40, SLOTS = GROUPS * 16, DIMS = 2 * 5 };
 
 static const struct kv_geometry geometry = {1, 4, 2, 5};
-static uint64_t random_state;
-
-static uint32_t random_below(uint32_t n)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % n;
-}
 
 /* Of each slot: its digest on flash, which is its newest. */
 static struct {
@@ -33,12 +27,12 @@ static struct {
     uint8_t exponents[2];
 } flash[SLOTS];
 
-static void draw(uint32_t slot)
+static void draw_slot(uint32_t slot)
 {
     for (uint32_t i = 0; i < DIMS; i++)
-        flash[slot].mantissas[i] = (int8_t)((int)random_below(255) - 127);
+        flash[slot].mantissas[i] = (int8_t)((int)draw(255) - 127);
     for (uint32_t h = 0; h < 2; h++)
-        flash[slot].exponents[h] = (uint8_t)random_below(17);
+        flash[slot].exponents[h] = (uint8_t)draw(17);
 }
 
 /* A group as a query reads it: slots that do not count have noise. */
@@ -46,7 +40,7 @@ static void read_group(struct cached_digests *c, uint32_t group, uint32_t counts
 {
     uint8_t *bytes = malloc(kv_group_bytes(&geometry));
     for (uint32_t i = 0; i < kv_group_bytes(&geometry); i++)
-        bytes[i] = (uint8_t)random_below(256);
+        bytes[i] = (uint8_t)draw(256);
     for (uint32_t lane = 0; lane < 16; lane++)
         if (counts >> lane & 1)
             kv_digest_put(&geometry, bytes, lane, flash[group * 16 + lane].mantissas,
@@ -58,10 +52,10 @@ static void read_group(struct cached_digests *c, uint32_t group, uint32_t counts
 static void write_slot(struct cached_digests *c, uint32_t slot)
 {
     uint8_t record[1024];
-    uint32_t lane = random_below(40);
+    uint32_t lane = draw(40);
     assert_true(3 * kv_group_bytes(&geometry) <= sizeof record);
     memset(record, 0x55, sizeof record);
-    draw(slot);
+    draw_slot(slot);
     kv_digest_put(&geometry, record, lane, flash[slot].mantissas, flash[slot].exponents);
     cached_digests_put(c, slot, record, lane);
 }
@@ -92,24 +86,22 @@ static void test_random_use_equals_the_arrays(void **unused)
 {
     const uint64_t frame = kv_group_bytes(&geometry) + KV_CACHED_FRAME_BYTES;
     const uint32_t frames[] = {0, 1, 7, GROUPS, 2 * GROUPS};
-    const char *seed = getenv("HILL_TEST_SEED");
     (void)unused;
-    random_state = seed ? strtoull(seed, NULL, 10) : 1811;
-    print_message("seed %llu (HILL_TEST_SEED to change it)\n", (unsigned long long)random_state);
+    draws_seed(1811);
     for (uint32_t i = 0; i < sizeof frames / sizeof *frames; i++) {
         struct cached_digests c;
-        uint64_t cap = GROUPS * KV_CACHED_GROUP_BYTES + frames[i] * frame + random_below(90);
+        uint64_t cap = GROUPS * KV_CACHED_GROUP_BYTES + frames[i] * frame + draw(90);
         assert_int_equal(cached_digests_create(&c, &geometry, GROUPS, cap), 0);
         assert_int_equal(c.n_frames, frames[i] < GROUPS ? frames[i] : GROUPS);
         assert_true(cached_digests_bytes(&c) <= cap);
         for (uint32_t n = 0; n < 3000; n++) {
-            uint32_t group = random_below(GROUPS), what = random_below(10);
+            uint32_t group = draw(GROUPS), what = draw(10);
             if (what < 4)
-                write_slot(&c, random_below(SLOTS));
+                write_slot(&c, draw(SLOTS));
             else if (what < 8) {
-                if (random_below(2))
+                if (draw(2))
                     cached_digests_want(&c, group);
-                read_group(&c, group, random_below(0x10000));
+                read_group(&c, group, draw(0x10000));
             } else
                 cached_digests_drop(&c, group);
             check(&c);

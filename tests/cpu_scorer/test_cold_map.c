@@ -10,15 +10,9 @@
 
 #include "cpu_scorer/cold_map.h"
 #include "kv/group.h"
+#include "tests/draws.h"
 
 enum { STRIPE = 256, STRIPES = 30, LISTS = 6 };
-
-static uint64_t state = 5;
-static uint32_t next_random(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 static void test_stripes_of_a_list_are_consecutive(void **unused)
 {
@@ -77,21 +71,20 @@ static void test_positions_are_those_of_committed_slots_only(void **unused)
     (void)unused;
     struct cold_map map;
     static uint32_t owner[STRIPE * STRIPES], position[STRIPE * STRIPES];
-    print_message("seed %llu\n", (unsigned long long)state);
     for (uint32_t i = 0; i < STRIPE * STRIPES; i++)
         owner[i] = COLD_NONE;
     assert_int_equal(cold_map_init(&map, STRIPE, STRIPES, LISTS), 0);
     for (uint32_t l = 0; l < LISTS; l++)
         assert_int_equal(cold_map_reserve(&map, l, 5), 0);
     for (int round = 0; round < 300; round++) {
-        uint32_t list = next_random(LISTS), slot, order, first = next_random(10000);
-        uint32_t n = cold_map_take(&map, list, first, 1 + next_random(40), &slot, &order);
+        uint32_t list = draw(LISTS), slot, order, first = draw(10000);
+        uint32_t n = cold_map_take(&map, list, first, 1 + draw(40), &slot, &order);
         if (n == 0) {
             cold_map_release(&map, list);
             for (uint32_t i = 0; i < STRIPE * STRIPES; i++)
                 owner[i] = owner[i] == list ? COLD_NONE : owner[i];
             assert_int_equal(cold_map_reserve(&map, list, 5), 0);
-        } else if (next_random(4)) { /* else: stays uncommitted */
+        } else if (draw(4)) { /* else: stays uncommitted */
             cold_map_commit(&map, list, slot, n);
             for (uint32_t i = 0; i < n; i++) {
                 owner[slot + i] = list;
@@ -155,7 +148,7 @@ static uint32_t count_state(uint32_t list, uint32_t state_wanted, uint32_t from,
 static uint32_t pick(uint32_t list, uint32_t state_wanted)
 {
     uint32_t n = count_state(list, state_wanted, 0, STRIPE * STRIPES);
-    uint32_t nth = n ? next_random(n) : 0;
+    uint32_t nth = n ? draw(n) : 0;
     for (uint32_t i = 0; n && i < STRIPE * STRIPES; i++)
         if (mirror[i].state == state_wanted && mirror[i].list == list && nth-- == 0)
             return i;
@@ -173,7 +166,7 @@ static void check_reuse(struct cold_map *map, uint32_t list, uint32_t n)
     for (uint32_t g = 0; g < STRIPE * STRIPES / 16; g++)
         before[g] = count_state(list, IS_COPY, g * 16, g * 16 + 16);
     for (uint32_t i = 0; i < n; i++)
-        positions[i] = next_random(1u << 24);
+        positions[i] = draw(1u << 24);
     assert_int_equal(cold_map_spare(map, list), spare);
     uint32_t got = cold_map_reuse(map, list, positions, n, slots, lost);
     assert_int_equal(got, n < spare ? n : spare);
@@ -196,10 +189,10 @@ static void check_reuse(struct cold_map *map, uint32_t list, uint32_t n)
 /* One step of a random life. */
 static void live(struct cold_map *map, uint32_t list)
 {
-    uint32_t slot, order, positions[40], what = next_random(100), n = 1 + next_random(40);
+    uint32_t slot, order, positions[40], what = draw(100), n = 1 + draw(40);
     if (what < 20) {
         for (uint32_t i = 0; i < n; i++)
-            positions[i] = next_random(1u << 24);
+            positions[i] = draw(1u << 24);
         n = cold_map_take_positions(map, list, positions, n, &slot, &order);
         for (uint32_t i = 0; i < n; i++)
             mirror[slot + i] = (struct mirror){list, TAKEN, positions[i]};
@@ -227,15 +220,14 @@ static void test_slots_of_copies_are_used_again(void **unused)
 {
     (void)unused;
     struct cold_map map;
-    print_message("seed %llu\n", (unsigned long long)state);
     memset(mirror, 0, sizeof mirror);
     assert_int_equal(cold_map_init(&map, STRIPE, STRIPES, LISTS), 0);
     for (uint32_t l = 0; l < LISTS; l++)
         assert_int_equal(cold_map_reserve(&map, l, 5), 0);
     for (uint32_t i = 0; i < 4000; i++) {
-        uint32_t list = next_random(LISTS);
+        uint32_t list = draw(LISTS);
         live(&map, list);
-        uint32_t slot = next_random(STRIPE * STRIPES);
+        uint32_t slot = draw(STRIPE * STRIPES);
         const struct mirror *m = &mirror[slot];
         assert_int_equal(cold_map_position(&map, list, slot),
                          m->list == list && m->state == COUNTS ? m->position : COLD_NONE);
@@ -436,6 +428,7 @@ static void test_sharing_out_ends_where_a_drive_is_full(void **unused)
 
 int main(void)
 {
+    draws_seed(5);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_entries_are_dealt_by_speed),
         cmocka_unit_test(test_sharing_out_ends_where_a_drive_is_full),

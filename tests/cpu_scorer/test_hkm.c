@@ -13,6 +13,7 @@
 #include "cpu_scorer/cold_map.h"
 #include "cpu_scorer/hkm.h"
 #include "kv/score.h"
+#include "tests/draws.h"
 #include "tests/kv/digests.h"
 #include "tests/cpu_scorer/hkm_audit.h"
 
@@ -43,16 +44,9 @@ static struct model_list model[SEQUENCES][LAYERS];
 static uint32_t limits[SEQUENCES];
 
 static struct cold_map cold;
-static uint64_t state;
-static uint32_t next_random(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
-
 static uint16_t random_half(void)
 {
-    return (uint16_t)(next_random(2) << 15 | (8 + next_random(12)) << 10 | next_random(1024));
+    return (uint16_t)(draw(2) << 15 | (8 + draw(12)) << 10 | draw(1024));
 }
 
 static void *memory;
@@ -119,7 +113,7 @@ static void op_append(struct hkm *h, uint32_t s, uint32_t l)
 {
     static uint16_t entries[150][ENTRY / 2];
     struct model_list *m = &model[s][l];
-    uint32_t n = 1 + next_random(150);
+    uint32_t n = 1 + draw(150);
     if (n > CTX - m->n)
         n = CTX - m->n;
     for (uint32_t i = 0; i < n; i++)
@@ -155,7 +149,7 @@ static void flip_down(struct hkm *h, uint32_t s, uint32_t l, uint32_t p)
 static void op_demote(struct hkm *h, uint32_t s, uint32_t l, bool complete)
 {
     struct model_list *m = &model[s][l];
-    uint32_t first = m->n ? next_random(m->n) : 0, n = next_random(30);
+    uint32_t first = m->n ? draw(m->n) : 0, n = draw(30);
     for (uint32_t p = first; p < m->n && p < first + n; p++) {
         struct model_token *t = &m->tokens[p];
         if (t->tag != HKM_HOT || t->moving == !complete)
@@ -170,8 +164,8 @@ static void op_demote(struct hkm *h, uint32_t s, uint32_t l, bool complete)
 static void op_promote(struct hkm *h, uint32_t s, uint32_t l)
 {
     struct model_list *m = &model[s][l];
-    for (uint32_t i = next_random(16), p; i > 0 && m->n; i--) {
-        struct model_token *t = &m->tokens[p = next_random(m->n)];
+    for (uint32_t i = draw(16), p; i > 0 && m->n; i--) {
+        struct model_token *t = &m->tokens[p = draw(m->n)];
         if (t->tag != HKM_COLD)
             continue;
         uint32_t room = limits[s] * KV_HOT_BLOCK_TOKENS - m->n_hot;
@@ -189,7 +183,7 @@ static void op_end(struct hkm *h, uint32_t s)
 {
     hkm_release(h, s);
     memset(model[s], 0, sizeof model[s]);
-    uint32_t want = 1 + next_random(9), free_blocks = BLOCKS - limits[1 - s] * LAYERS;
+    uint32_t want = 1 + draw(9), free_blocks = BLOCKS - limits[1 - s] * LAYERS;
     int rc = hkm_reserve(h, s, want);
     assert_int_equal(rc, want * LAYERS <= free_blocks ? 0 : HILL_E_NOSPACE);
     limits[s] = rc ? 0 : want;
@@ -210,15 +204,14 @@ static void test_random_operations_match_the_model(void **unused)
     (void)unused;
     struct hkm h;
     uint64_t operations = from_environment("HILL_TEST_OPERATIONS", OPERATIONS);
-    state = from_environment("HILL_TEST_SEED", 20240611);
-    print_message("seed %llu, %llu operations\n", (unsigned long long)state,
-                  (unsigned long long)operations);
+    draws_seed(20240611);
+    print_message("%llu operations\n", (unsigned long long)operations);
     set_up_tables(&h);
     assert_int_equal(cold_map_init(&cold, STRIPE, STRIPES, LISTS), 0);
     op_end(&h, 0);
     op_end(&h, 1);
     for (uint64_t round = 0; round < operations; round++) {
-        uint32_t s = next_random(SEQUENCES), l = next_random(LAYERS), what = next_random(1000);
+        uint32_t s = draw(SEQUENCES), l = draw(LAYERS), what = draw(1000);
         if (what < 200)
             op_append(&h, s, l);
         else if (what < 450)

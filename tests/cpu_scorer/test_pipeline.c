@@ -647,33 +647,20 @@ static uint32_t at_agent(void *context, enum shm_ring_moment moment, uint32_t ty
                          const void *payload, uint32_t bytes)
 {
     struct turns *t = context;
-    (void)type;
-    (void)payload;
     if (moment == SHM_RING_EMPTY)
         atomic_fetch_add(&t->begun, 1);
-    return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
-}
-
-static uint32_t at_nothing(void *context, enum shm_ring_moment moment, uint32_t type,
-                           const void *payload, uint32_t bytes)
-{
-    (void)context;
-    (void)type;
-    (void)payload;
-    return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
+    return rig_tap(context, moment, type, payload, bytes);
 }
 
 static uint32_t at_others(void *context, enum shm_ring_moment moment, uint32_t type,
                           const void *payload, uint32_t bytes)
 {
     struct turns *t = context;
-    (void)type;
-    (void)payload;
     if (moment == SHM_RING_DECIDES)
         atomic_fetch_add(&t->decided, 1);
     else if (moment == SHM_RING_EMPTY || moment == SHM_RING_STILL)
         atomic_fetch_add(&t->looked, 1);
-    return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
+    return rig_tap(context, moment, type, payload, bytes);
 }
 
 struct counts {
@@ -702,7 +689,7 @@ static void test_every_turn_of_a_query_that_waits_is_counted(void **unused)
     for (int ring = 0; ring < RING_COUNT; ring++)
         turns.taps[ring] = (struct shm_ring_tap){&turns, ring < RING_COMMAND       ? at_others
                                                          : ring == RING_COMPLETION ? at_agent
-                                                                                   : at_nothing};
+                                                                                   : rig_tap};
     struct rig_options o = {.csd = true,
                             .beta = 0.25,
                             .placement = PLACEMENT_BKP,

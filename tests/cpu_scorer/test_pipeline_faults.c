@@ -134,7 +134,7 @@ static void test_an_interruption_leaves_a_waiting_query(void **unused)
     int64_t start = clock_now_ns();
     gpu_free(q);
     rig_stop(r); /* says HILL_E_CANCELLED */
-    assert_true(clock_now_ns() - start < CLOCK_MS(5000));
+    assert_true(clock_now_ns() - start < CLOCK_MS(30000));
 }
 
 /* A cancelled request's query may come when its slot is another's already. */

@@ -201,10 +201,8 @@ static uint32_t at_commands(void *context, enum shm_ring_moment moment, uint32_t
                             const void *payload, uint32_t bytes)
 {
     struct room *room = context;
-    (void)type;
-    (void)payload;
     if (moment != SHM_RING_RESERVED || bytes % 2) /* odd: a query (cpu_scorer/evaluate_digest.c) */
-        return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
+        return rig_tap(context, moment, type, payload, bytes);
     if (bytes > atomic_load(&room->most)) {
         room->refused = bytes;
         return 0;
@@ -214,21 +212,12 @@ static uint32_t at_commands(void *context, enum shm_ring_moment moment, uint32_t
     return 1;
 }
 
-static uint32_t at_others(void *context, enum shm_ring_moment moment, uint32_t type,
-                          const void *payload, uint32_t bytes)
-{
-    (void)context;
-    (void)type;
-    (void)payload;
-    return moment == SHM_RING_CREDITS ? bytes : moment == SHM_RING_RESERVED;
-}
-
 static void open_room(struct room *room, uint32_t most)
 {
     *room = (struct room){.most = most};
     for (int ring = 0; ring < RING_COUNT; ring++)
         room->taps[ring] =
-            (struct shm_ring_tap){room, ring == RING_COMMAND ? at_commands : at_others};
+            (struct shm_ring_tap){room, ring == RING_COMMAND ? at_commands : rig_tap};
 }
 
 /* Whole requests at drives that answer all open queries at once: hashes, FETCH commands, and the

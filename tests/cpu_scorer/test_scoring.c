@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "cpu_scorer/scoring.h"
 #include "kv/plan.h"
+#include "tests/draws.h"
 #include "tests/rounds.h"
 #include "tests/kv/digests.h"
 
@@ -24,13 +25,6 @@ enum mode { WORK, WAIT, LEAVE_IT }; /* what the thread that started a job does t
 static const struct kv_geometry geometry = {1, HEADS, HEADS, DIMS / HEADS};
 static uint8_t digests[SLOTS * (DIMS + HEADS)];
 static uint16_t expected[SLOTS], scores[SLOTS];
-static uint64_t state = 9;
-
-static uint32_t next_random(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 /* One job over n blocks chosen at random, waited for on the doorbell as the pipeline does. */
 static void run_job(struct score_pool *pool, struct shm_doorbell *bell, uint32_t n, enum mode mode)
@@ -39,11 +33,11 @@ static void run_job(struct score_pool *pool, struct shm_doorbell *bell, uint32_t
     uint8_t shifts[HEADS];
     uint32_t blocks[BLOCKS];
     for (int i = 0; i < HEADS; i++)
-        shifts[i] = (uint8_t)next_random(9);
+        shifts[i] = (uint8_t)draw(9);
     for (int i = 0; i < DIMS; i++)
-        query[i] = (int8_t)(next_random(255) - 127);
+        query[i] = (int8_t)(draw(255) - 127);
     for (uint32_t i = 0; i < n; i++)
-        blocks[i] = i > 0 && next_random(2) ? (blocks[i - 1] + 1) % BLOCKS : next_random(BLOCKS);
+        blocks[i] = i > 0 && draw(2) ? (blocks[i - 1] + 1) % BLOCKS : draw(BLOCKS);
     struct score_job job = {&geometry, {query, shifts, KV_IMPORTANCE_SUM}, digests, blocks, n,
                             scores};
     kv_score_reference(&geometry, &job.query, digests, SLOTS, expected);
@@ -71,9 +65,9 @@ static int fill_digests(void **unused)
         int8_t mantissas[DIMS];
         uint8_t exponents[HEADS];
         for (uint32_t i = 0; i < DIMS; i++)
-            mantissas[i] = (int8_t)(next_random(255) - 127);
+            mantissas[i] = (int8_t)(draw(255) - 127);
         for (uint32_t i = 0; i < HEADS; i++)
-            exponents[i] = (uint8_t)next_random(KV_KEY_EXP_MAX + 1);
+            exponents[i] = (uint8_t)draw(KV_KEY_EXP_MAX + 1);
         kv_digest_put(&geometry, digests, slot, mantissas, exponents);
     }
     return 0;
@@ -88,7 +82,7 @@ static void test_jobs_match_the_reference(void **unused)
     for (uint32_t threads = 1; threads <= 4; threads++) {
         assert_int_equal(score_pool_create(&pool, threads, kv_score_reference, NULL), 0);
         for (int round = 0; round < TEST_ROUNDS(20); round++)
-            run_job(pool, &bell, next_random(BLOCKS + 1), round % 2 ? WORK : WAIT);
+            run_job(pool, &bell, draw(BLOCKS + 1), round % 2 ? WORK : WAIT);
         score_pool_destroy(pool);
     }
 }
@@ -239,6 +233,7 @@ static void test_this_machine_has_a_node_at_least(void **unused)
 
 int main(void)
 {
+    draws_seed(9);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_jobs_match_the_reference),
         cmocka_unit_test(test_a_helper_does_what_the_caller_leaves),

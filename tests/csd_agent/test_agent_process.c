@@ -175,7 +175,7 @@ static void serve_one_command(struct scene *s, uint32_t epoch)
     expect_ready(s, epoch);
     assert_int_equal(shm_ring_push(&s->scorer.ends[RING_COMMAND], RECORD_TRIM, &trim, sizeof trim),
                      0);
-    assert_int_equal(shm_ring_wait(completion, 0, clock_deadline_ms(10000)), 0);
+    assert_int_equal(shm_ring_wait(completion, 0, clock_deadline_ms(60000)), 0);
     assert_int_equal(shm_ring_peek(completion, &type, &payload, &size), 0);
     assert_int_equal(((const struct record_completion *)payload)->tag, 42);
     shm_ring_release(completion);

@@ -341,7 +341,7 @@ static void test_stopping_ends_a_wait_for_credits(void **state)
     usleep(20000); /* nobody takes blocks: the ring is full by now */
     int64_t start = clock_now_ns();
     scene_stop(&s);
-    assert_true(clock_now_ns() - start < CLOCK_MS(5000));
+    assert_true(clock_now_ns() - start < CLOCK_MS(30000));
     assert_int_equal(s.ended, HILL_E_CANCELLED);
     atomic_store(&s.stop, false);
     pthread_create(&s.thread, NULL, agent_main, &s);

@@ -86,9 +86,9 @@ try_point() { # PROCESS POINT
     [ $code -eq 0 ] || echo "FAILED: $spec: exit code $code: $(tail -n 1 "$own/out1.err")"
     answered=$(answer "$own/out1")
     [ "$answered" = "$expected" ] || echo "FAILED: $spec: another answer: $(cat "$own/out1")"
-    wait_for 10 test -e "$HILL_FAULT_FILE.fired" || echo "FAILED: $spec: the point was not reached"
+    wait_for 30 test -e "$HILL_FAULT_FILE.fired" || echo "FAILED: $spec: the point was not reached"
     rm -f "$HILL_FAULT_FILE"*
-    [ "$1" = coordinator ] || wait_for 10 restarted_once "$1" || echo "FAILED: $spec: $1 was not restarted once"
+    [ "$1" = coordinator ] || wait_for 30 restarted_once "$1" || echo "FAILED: $spec: $1 was not restarted once"
     wait_for 30 ready || echo "FAILED: $spec: it is not ready again"
     request ask "$own/out2" || echo "FAILED: $spec: the next request: $(tail -n 1 "$own/out2.err")"
     [ "$(answer "$own/out2")" = "$undisturbed" ] || echo "FAILED: $spec: the next request answers otherwise"

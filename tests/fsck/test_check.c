@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kv/score.h"
+#include "tests/draws.h"
 #include "tests/pool/directory_write.h"
 #include "tools/fsck/check.h"
 
@@ -22,14 +23,6 @@ enum { SLOTS = 70, FLIPS = 300 };
 static const struct kv_geometry geometry = {1, 4, 2, 24};
 static struct pool_layout layout;
 static int fd;
-
-static uint64_t state;
-
-static uint32_t next_random(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 static void write_at(uint64_t at, const void *bytes, uint64_t n)
 {
@@ -45,8 +38,7 @@ static void fill(struct pool_directory *d)
     pool_stripe_claim(d, 1, 3, 0, 0);
     for (uint32_t slot = 0; slot < SLOTS; slot++) {
         for (uint32_t i = 0; i < bytes / 2; i++) {
-            uint16_t half =
-                (uint16_t)(next_random(2) << 15 | (8 + next_random(12)) << 10 | next_random(1024));
+            uint16_t half = (uint16_t)(draw(2) << 15 | (8 + draw(12)) << 10 | draw(1024));
             memcpy(entry + (size_t)i * 2, &half, 2);
         }
         kv_digest_keys(&geometry, (const uint16_t *)(const void *)entry, bytes / 2, 1, digests,
@@ -118,9 +110,9 @@ static void test_a_bit_of_an_entry(void **unused)
 {
     (void)unused;
     for (int i = 0; i < FLIPS; i++) {
-        uint32_t slot = next_random(SLOTS), bit = next_random(8);
-        uint64_t at = pool_entry_at(&layout, layout.stripe_slots + slot) +
-                      next_random(kv_entry_bytes(&geometry));
+        uint32_t slot = draw(SLOTS), bit = draw(8);
+        uint64_t at =
+            pool_entry_at(&layout, layout.stripe_slots + slot) + draw(kv_entry_bytes(&geometry));
         flip(at, bit);
         struct pool_check c = checked(0);
         assert_int_equal(c.bad_entries, slot % 7 != 0);
@@ -135,11 +127,11 @@ static void test_a_bit_of_a_digest(void **unused)
     uint32_t found = 0, words = geometry.n_kv_heads * kv_head_words(&geometry);
     for (int i = 0; i < FLIPS; i++) {
         /* a word of a lane: mantissas of a slot, all of them dimensions (24 are whole words) */
-        uint32_t slot = next_random(SLOTS), bit = next_random(8);
-        uint64_t at =
-            pool_digest_at(&layout, 1) + slot / KV_GROUP_TOKENS * kv_group_bytes(&geometry) +
-            kv_group_mantissas_at(&geometry) +
-            (next_random(words) * KV_GROUP_TOKENS + slot % KV_GROUP_TOKENS) * 4 + next_random(4);
+        uint32_t slot = draw(SLOTS), bit = draw(8);
+        uint64_t at = pool_digest_at(&layout, 1) +
+                      slot / KV_GROUP_TOKENS * kv_group_bytes(&geometry) +
+                      kv_group_mantissas_at(&geometry) +
+                      (draw(words) * KV_GROUP_TOKENS + slot % KV_GROUP_TOKENS) * 4 + draw(4);
         flip(at, bit);
         struct pool_check c = checked(0);
         assert_int_equal(c.bad_digests, slot % 7 != 0);
@@ -154,13 +146,13 @@ static void test_a_bit_of_superblock_or_directory(void **unused)
 {
     (void)unused;
     for (int i = 0; i < FLIPS; i++) {
-        uint32_t bit = next_random(8);
-        uint64_t in_block = next_random(POOL_PAGE_BYTES);
+        uint32_t bit = draw(8);
+        uint64_t in_block = draw(POOL_PAGE_BYTES);
         flip(in_block, bit);
         checked(HILL_E_DAMAGED);
         flip(in_block, bit);
         uint64_t at = layout.directory_offset + layout.directory_record_bytes +
-                      next_random((uint32_t)layout.directory_record_bytes);
+                      draw((uint32_t)layout.directory_record_bytes);
         flip(at, bit);
         struct pool_check c = checked(0);
         assert_int_equal(c.bad_records, 1);
@@ -260,8 +252,6 @@ int main(void)
         TEST(test_what_is_damaged_is_named),
         TEST(test_what_is_no_pool_or_cut_short),
     };
-    const char *seed = getenv("HILL_TEST_SEED");
-    state = seed ? strtoull(seed, NULL, 0) : 20261122;
-    print_message("seed %llu (HILL_TEST_SEED)\n", (unsigned long long)state);
+    draws_seed(20261122);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,24 +9,19 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "tests/draws.h"
 #include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/engine_run.h"
 #include "tests/gpu_worker/random_model.h"
 
 enum { MOST = 700, MORE = 2 };
 
-static uint32_t draw(uint64_t *state, uint32_t below)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*state >> 33) % below;
-}
-
 /* Past entries of a layer, from those that the run has, in pieces of any size. */
 static void give_past(struct engine_run *run, uint32_t layer, uint32_t n_past, uint64_t *state)
 {
     struct hill_why why = {0};
     for (uint32_t at = engine_past_from(run->engine, layer); at < n_past;) {
-        uint32_t rest = n_past - at, n = 1 + draw(state, ENGINE_PAST_TOKENS);
+        uint32_t rest = n_past - at, n = 1 + draw_from(state, ENGINE_PAST_TOKENS);
         n = n < rest ? n : rest;
         int rc = 0;
         while (rc == 0)
@@ -90,14 +85,14 @@ static void compare(const struct made *m, const struct engine_run *run, uint32_t
 static void compare_once(struct random_model *m, uint64_t *state)
 {
     uint32_t tokens[MOST + MORE], others[MOST];
-    uint32_t n = 2 + draw(state, MOST - 2), n_past = 1 + draw(state, n - 1);
-    if (draw(state, 3) == 0)
-        n_past = n - 1 - draw(state, n < 40 ? n - 1 : 40); /* a short question */
-    uint32_t batch_a = 1 + draw(state, 600), batch_b = 1 + draw(state, 300);
+    uint32_t n = 2 + draw_from(state, MOST - 2), n_past = 1 + draw_from(state, n - 1);
+    if (draw_from(state, 3) == 0)
+        n_past = n - 1 - draw_from(state, n < 40 ? n - 1 : 40); /* a short question */
+    uint32_t batch_a = 1 + draw_from(state, 600), batch_b = 1 + draw_from(state, 300);
     struct engine *engine = make_engine(m);
     struct engine_run run;
     struct made made = {.logits = calloc((MORE + 1) * m->hp.n_vocab, sizeof(float))};
-    make_tokens(tokens, n + MORE, m->hp.n_vocab, draw(state, 1000));
+    make_tokens(tokens, n + MORE, m->hp.n_vocab, draw_from(state, 1000));
     make_tokens(others, MOST, m->hp.n_vocab, 5);
     run_init(&run, engine, batch_a, MOST + MORE);
     run_prefill(&run, tokens, n);
@@ -127,12 +122,10 @@ static void compare_once(struct random_model *m, uint64_t *state)
 static void a_past_changes_no_bit(void **state)
 {
     (void)state;
-    const char *seed = getenv("HILL_TEST_SEED");
-    uint64_t draws = seed ? strtoull(seed, NULL, 10) : 16;
-    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)draws);
+    draws_seed(16);
     for (int i = 0; i < 12; i++) {
         struct random_model m;
-        random_model_make_windowed(&m, 20 + (uint64_t)i, i % 2 ? 1 + draw(&draws, 200) : 0);
+        random_model_make_windowed(&m, 20 + (uint64_t)i, i % 2 ? 1 + draw(200) : 0);
         compare_once(&m, &draws);
         random_model_free(&m);
     }
@@ -171,7 +164,7 @@ static void what_is_out_of_order_is_refused(void **state)
 /* What engine_kv_bytes_needed says is what is allocated afterwards. */
 static void assert_told(uint32_t n_past, uint32_t n)
 {
-    uint64_t draws = 1;
+    draws = 1;
     uint32_t tokens[400];
     struct random_shape shape = RANDOM_SHAPE_SMALL(2);
     struct random_model m;

@@ -12,18 +12,11 @@
 
 #include "gpu_worker/important_runs.h"
 #include "gpu_worker/probe_heads.h"
+#include "tests/draws.h"
 #include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/reference.h"
 
 enum { PAST_MOST = 320, OWN_MOST = 40, MOST = PAST_MOST + OWN_MOST };
-
-static uint64_t draws;
-
-static uint32_t draw(uint32_t below)
-{
-    draws = draws * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(draws >> 33) % below;
-}
 
 /* Of a layer's past tokens those that are seen, in pieces of any size. */
 static uint32_t give(struct engine_run *run, uint32_t layer, uint32_t n_past, const uint8_t *seen)
@@ -330,9 +323,7 @@ static void heads_that_rank_as_all_do_are_chosen(void **state)
 
 int main(void)
 {
-    const char *seed = getenv("HILL_TEST_SEED");
-    draws = seed ? strtoull(seed, NULL, 10) : 16;
-    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)draws);
+    draws_seed(16);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_all_tokens_no_bit_changes),
         cmocka_unit_test(with_some_it_is_a_pass_that_sees_these),

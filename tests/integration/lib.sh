@@ -130,6 +130,19 @@ wait_for() { # SECONDS COMMAND...
     done
 }
 
+# Its program, or the shell that it is, sleeps: a client that has asked waits for the answer; one that is only being started,
+# however long that takes on a loaded machine, runs.
+waits() { # PID
+    local pid
+    pid=$(pgrep -P "$1" | head -n 1)
+    [[ "$(ps -L -o stat= -p "${pid:-$1}")" != *[RD]* ]]
+}
+
+asked() { # PID: of a client in the background: it has asked, and what it asked for has arrived
+    wait_for 30 waits "$1" || fail "a client does not come to its question"
+    sleep 0.3
+}
+
 up() { # ARGUMENTS...
     "$hillinfer" up --detach --run-dir "$run_dir" --state-dir "$state_dir" "$@" 2>"$work/up.err" || {
         cat "$work/up.err"

@@ -133,16 +133,16 @@ press 'And the one of Spain?\n'
 answers 2 "a second answer"
 expect "both are what a script is told" "$(tr -d '\r' <"$screen" | grep -cF -f "$work/said" -e NOTHING)" 2
 press '/clear\n'
-wait_for 10 shown 1 'the chat begins anew' || fail "/clear"
+wait_for 30 shown 1 'the chat begins anew' || fail "/clear"
 press 'Write a very long story about a lighthouse, a storm and a cat.\n'
 wait_for 60 shown 3 "$(printf '\033')\[K[^p]" || fail "the story did not begin"
 press '\003'
 answers 3 "Ctrl-C ends the answer"
 expect "as stopped, not the chat" "$(shown 1 '; stopped\]' && kill -0 "$terminal" && echo yes)" yes
 press 'half a line\003'
-wait_for 10 shown 1 'Ctrl-D or /exit' || fail "Ctrl-C at the prompt"
+wait_for 30 shown 1 'Ctrl-D or /exit' || fail "Ctrl-C at the prompt"
 press '/clear\n'
-wait_for 10 shown 2 'the chat begins anew' || fail "/clear"
+wait_for 30 shown 2 'the chat begins anew' || fail "/clear"
 press '"""two\nlines"""\n'
 answers 4 "a turn of several lines after /clear"
 expect "the context began anew" "$(used=$(tr -d '\r' <"$screen" | grep -o 'tokens/s; [0-9]* of' | tail -n 1 | tr -dc 0-9)

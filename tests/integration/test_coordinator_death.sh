@@ -47,7 +47,7 @@ kill_coordinator() {
     local pid
     pid=$(head -n 1 "$run_dir/lock")
     kill -KILL "$pid"
-    wait_for 10 sh -c "! kill -0 $pid 2>/dev/null" || fail "the coordinator lives on"
+    wait_for 30 sh -c "! kill -0 $pid 2>/dev/null" || fail "the coordinator lives on"
 }
 # went_on DESCRIPTION NAME: what lay in the tiers outlives the coordinator: some steps are made again, no unit of the prompt
 went_on() {
@@ -72,7 +72,7 @@ for name in 1 2 3 long; do
     ask $name || fail "undisturbed: $(cat "$work/err.$name")"
     whole[$name]=$(answer $name)
 done
-wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
+wait_for 30 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
 
 # --- two run, one samples, and a third waits
 ask 1 & first=$!
@@ -116,7 +116,7 @@ kill -STOP "$(head -n 1 "$run_dir/lock")"
 check "stopped in decode" 1 $first 5
 went_on "stopped in decode" 1
 expect "stopped: a line" "$(grep -c "the coordinator's loop stood still for 6 s (three times --hang-ms): killed it" "$state_dir/hillinfer.log")" 1
-wait_for 10 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
+wait_for 30 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
 down || fail "down"
 expect_nothing_left
 
@@ -169,7 +169,7 @@ kill_coordinator
 # --- no log at all, and a death: asked for again
 start_by_hand
 check "a full disk, and a death" 1 $first
-wait_for 10 no_logs || fail "the log is left"
+wait_for 30 no_logs || fail "the log is left"
 rmdir "$logs" && : >"$logs"
 ask 2 & second=$!
 wait_for 30 decoded 20 || fail "no token"
@@ -190,7 +190,7 @@ wait "$first"
 expect "nobody comes back: exit code" $? 1
 expect "nobody comes back: lines" "$(grep -c 'did not come back within the 1 s' "$work/err.1") $(wc -l <"$work/err.1")" "1 1"
 start_by_hand --recovery-timeout 1
-wait_for 10 no_logs || fail "the log of a client that is gone stays"
+wait_for 30 no_logs || fail "the log of a client that is gone stays"
 expect "a client that is gone: one line" "$(grep -c 'its client has not come back' "$work/log")" 1
 stop_by_hand
 expect_nothing_left

@@ -75,8 +75,8 @@ expect "its socket is its user's alone" "$(stat -c %a "$work/http.sock")" 600
 healthy() { # CURL-ARGUMENTS...
     [ "$(curl -s -m 5 -o /dev/null -w '%{http_code}' "$@")" = 200 ]
 }
-expect "health over the Unix socket" "$(wait_for 10 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
-expect "the gateway that was there before finds it" "$(wait_for 10 healthy "$url/health" && echo yes)" yes
+expect "health over the Unix socket" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
+expect "the gateway that was there before finds it" "$(wait_for 30 healthy "$url/health" && echo yes)" yes
 ask GET /v1/models
 answered "models" 200 '.data[0] | "\(.id) \(.object) \(.meta.n_ctx)"' "wired model 16384"
 ask GET /v1/models/wired
@@ -357,7 +357,7 @@ fi
 idle() {
     [ "$(status | jq '.requests_running + .requests_waiting')" = 0 ]
 }
-wait_for 10 idle || fail "a request of the page runs on"
+wait_for 30 idle || fail "a request of the page runs on"
 
 # ---- clients that go away; a bound of requests ----
 long='{"prompt":"one two three one two","max_tokens":16000,"ignore_eos":true,"stream":true}'
@@ -375,7 +375,7 @@ expect "it says how" "$(grep -ci '^www-authenticate: bearer' "$work/head")" 1
 ask GET /v1/models '' -H 'Authorization: Bearer key-of-an'
 refused "a wrong key" 401 wrong
 ann=(-H 'Authorization: Bearer key-of-ann') bob=(-H 'X-Api-Key: key-of-bob')
-wait_for 10 healthy "$url/health" || fail "health needs no key"
+wait_for 30 healthy "$url/health" || fail "health needs no key"
 ask GET /v1/models '' "${bob[@]}"
 answered "a key" 200 '.data[0].id' wired
 ask OPTIONS /v1/chat/completions '' -H 'Origin: https://chat.example' -H 'Access-Control-Request-Method: POST'
@@ -408,10 +408,10 @@ answered "who asks sees its own requests" 200 '[.[] | has("n_prompt_tokens")] | 
 ask GET /slots '' "${bob[@]}"
 answered "and not those of another key" 200 '[.[] | "\(.is_processing) \(has("n_prompt_tokens"))"] | @csv' '"true false","true false"'
 kill "${clients[@]}"
-if wait_for 10 running 0; then pass "clients that went away are cancelled"; else fail "requests of clients that are gone run on"; fi
+if wait_for 30 running 0; then pass "clients that went away are cancelled"; else fail "requests of clients that are gone run on"; fi
 jq -Rsc '{prompt: ., max_tokens: 1}' <(head -c 14000 "$text") >"$work/prompt"
 timeout 0.5 curl -s -o /dev/null "${ann[@]}" --data-binary "@$work/prompt" "$url/v1/completions"
-if wait_for 10 running 0; then pass "one that goes within its prompt, too"; else fail "a prompt of nobody is computed"; fi
+if wait_for 30 running 0; then pass "one that goes within its prompt, too"; else fail "a prompt of nobody is computed"; fi
 ask POST /v1/completions "$body" "${bob[@]}"
 ask POST /v1/completions "$(jq -c '.return_selection = true' <<<"$body")" "${bob[@]}"
 answered "who asks sees its own text alone" 200 '[.selection.passages[].text] | add | startswith("Mary had a little lamb")' true
@@ -439,8 +439,8 @@ wait "$asking"
 expect "kill -9 of the gateway: hillctl's exit code" $? 0
 expect "kill -9 of the gateway: hillctl's answer" "$(hashes "$work/beside")" "$(hashes "$work/alone")"
 expect "the coordinator is the same" "$(coordinator_pid)" "$coordinator"
-if wait_for 10 running 0; then pass "the dead gateway's request has ended"; else fail "the dead gateway's request runs on"; fi
-expect "there is another gateway" "$(wait_for 10 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
+if wait_for 30 running 0; then pass "the dead gateway's request has ended"; else fail "the dead gateway's request runs on"; fi
+expect "there is another gateway" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
 signal_worker STOP cpu_scorer
 away() {
     ask GET /health
@@ -461,7 +461,7 @@ down || fail "down"
 ended() {
     ! kill -0 "$gateway" 2>/dev/null
 }
-wait_for 5 ended || fail "a gateway outlives its pipeline"
+wait_for 30 ended || fail "a gateway outlives its pipeline"
 expect "the socket is gone" "$([ -e "$work/http.sock" ] && echo there)" ""
 expect_nothing_left
 finish

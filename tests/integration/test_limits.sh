@@ -122,5 +122,5 @@ for worker in gpu_worker cpu_scorer; do
 done
 down || fail "down"
 expect_nothing_left
-wait_for 10 rmdir "$group" || fail "processes stay in the group"
+wait_for 30 rmdir "$group" || fail "processes stay in the group"
 finish

@@ -12,24 +12,24 @@ model() { "$bin/hillctl" csd-model "$1" --run-dir "$run_dir"; }
 measured() { kept | grep -qxF -- "$1"; }
 
 up -m "$work/random.gguf" -c 4096 --beta auto || fail "up"
-wait_for 10 measured off || fail "nothing is measured at the start: $(kept)"
+wait_for 30 measured off || fail "nothing is measured at the start: $(kept)"
 signal_worker STOP cpu_scorer # so that the measurement and both changes reach it together
 first=$(model flash=2.5,score=3.2) || fail "csd-model"
 second=$(model score=0.2) || fail "csd-model"
 signal_worker CONT cpu_scorer
-wait_for 15 measured "$second" || fail "the second model is not measured: $(kept)"
+wait_for 30 measured "$second" || fail "the second model is not measured: $(kept)"
 expect "nothing is kept of the first" "$(kept | grep -cxF -- "$first")" 0
 # asked for by a client
 signal_worker STOP cpu_scorer
 "$bin/hillctl" profile --run-dir "$run_dir" >"$work/profile" 2>&1 &
 client=$!
-sleep 0.3
+asked $client
 third=$(model score=0.3) || fail "csd-model"
 signal_worker CONT cpu_scorer
 wait $client
 expect "a client that asked: exit code" $? 100
 expect "a client that asked: is told" "$(grep -c 'was changed while' "$work/profile")" 1
-wait_for 15 measured "$third" || fail "the third model is not measured: $(kept)"
+wait_for 30 measured "$third" || fail "the third model is not measured: $(kept)"
 down || fail "down"
 expect_nothing_left
 finish

@@ -55,7 +55,7 @@ slow=$!
 wait_for 20 runs "== 5" || fail "the request with the slow file has not come to its end"
 save "$(newest)" "$work/ordered" &
 order=$!
-sleep 0.3
+asked $order
 cat "$work/slow.saving" >"$work/nothing"
 wait $order
 expect "an order while it is being saved at the end: exit code" $? 0
@@ -66,7 +66,7 @@ expect "a pipe is no file: exit code" $? 100
 # --- the GPU worker is killed while it writes, or thereabouts: nothing half is left
 save "$(newest)" "$work/killed" &
 order=$!
-wait_for 5 sh -c "[ -e '$work/killed.saving' ] || [ -e '$work/killed' ]" || fail "nothing is written"
+wait_for 30 sh -c "[ -e '$work/killed.saving' ] || [ -e '$work/killed' ]" || fail "nothing is written"
 kill_worker gpu_worker
 wait $order
 expect "the GPU worker is killed while it saves: what is left" "$(find "$work" -name 'killed.saving')" ""
@@ -81,12 +81,12 @@ wait_for 20 runs "> 3" || fail "nothing decodes"
 signal_worker STOP gpu_worker
 generate $many "$work/out" &
 other=$!
-wait_for 5 status_is '.requests | length == 2' || fail "the second is not sent"
+wait_for 30 status_is '.requests | length == 2' || fail "the second is not sent"
 save "$(newest)" "$work/early" &
 order=$!
-sleep 0.3
+asked $order
 signal_worker CONT gpu_worker
-wait_for 10 sh -c "! kill -0 $order 2>/dev/null" || fail "the order is not answered while the request waits"
+wait_for 30 sh -c "! kill -0 $order 2>/dev/null" || fail "the order is not answered while the request waits"
 grep -q 'no room' "$work/save.err" || fail "the order's answer does not say why: $(cat "$work/save" "$work/save.err")"
 down || fail "down"
 wait $long $other

@@ -45,15 +45,16 @@ wait_for 60 decoding 1 5 || fail "the request does not decode"
 trace=$work/trace.json
 "$bin/hillctl" trace "$trace" --seconds 1.5 --run-dir "$run_dir" 2>"$work/trace.err" || fail "trace: $(cat "$work/trace.err")"
 expect "it says what it wrote" "$(grep -cE '^hillctl: [1-9][0-9]* spans of [0-9.]+ s in ' "$work/trace.err")" 1
-(sleep 0.7 && kill -INT "$(pgrep -f "hillctl trace.*--run-dir $run_dir")") &
-"$bin/hillctl" trace "$work/cut.json" --seconds 600 --run-dir "$run_dir" 2>"$work/err"
+"$bin/hillctl" trace "$work/cut.json" --seconds 600 --run-dir "$run_dir" 2>"$work/cut.err" &
+first=$!
+asked $first
+expect_one_line "a second trace beside the first" 100 "$bin/hillctl" trace "$work/second.json" --seconds 1 --run-dir "$run_dir"
+made=$(status | jq '.requests[0].predicted_tokens')
+wait_for 60 decoding 1 $((made + 20)) || fail "no 20 tokens are made beside a trace"
+kill -INT $first
+wait $first
 expect "Ctrl-C ends a trace: exit code" $? 130
 check "Ctrl-C: the file is whole" "$work/cut.json" '[.traceEvents[] | select(.ph == "X")] | length > 100'
-"$bin/hillctl" trace "$work/first.json" --seconds 2 --run-dir "$run_dir" 2>/dev/null &
-first=$!
-sleep 0.5
-expect_one_line "a second trace beside the first" 100 "$bin/hillctl" trace "$work/second.json" --seconds 1 --run-dir "$run_dir"
-wait "$first" || fail "the first trace"
 kill -0 "$generate" 2>/dev/null || fail "the request was over before it could be traced"
 kill -INT "$generate"
 wait "$generate"
@@ -104,7 +105,7 @@ check "counts" "$trace" '(.otherData.events == ([.traceEvents[] | select(.ph == 
 # --- a worker that is started again meanwhile is another process of the same trace
 "$bin/hillctl" trace "$work/restart.json" --seconds 4 --run-dir "$run_dir" 2>"$work/err" &
 first=$!
-sleep 0.5
+asked $first
 kill_worker cpu_scorer
 wait "$first" || fail "trace over the death of a worker: $(cat "$work/err")"
 check "a worker died: the file is whole" "$work/restart.json" '.otherData.rounds > 5 and ([.otherData.processes[].role] | unique == ["cpu_scorer", "csd_agent", "gpu_worker"])'

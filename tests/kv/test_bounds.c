@@ -11,17 +11,10 @@
 #include <string.h>
 
 #include "kv/bounds.h"
+#include "tests/draws.h"
 #include "tests/kv/half.h"
 
 enum { TOKENS = 16 };
-
-static uint64_t state;
-
-static uint32_t below(uint32_t n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % n;
-}
 
 static const struct kv_geometry shapes[] = {
     {1, 1, 1, 1}, {1, 4, 2, 16}, {1, 8, 4, 9}, {1, 6, 3, 20}, {1, 32, 8, 64},
@@ -30,15 +23,15 @@ static const struct kv_geometry shapes[] = {
 static void test_abstracts_are_the_least_and_the_largest(void **unused)
 {
     (void)unused;
-    state = 5;
+    draws_seed(5);
     for (uint32_t round = 0; round < 200; round++) {
         struct kv_geometry g = shapes[round % 5];
-        uint32_t dims = kv_key_dims(&g), stride = 2 * dims, n = 1 + below(TOKENS);
+        uint32_t dims = kv_key_dims(&g), stride = 2 * dims, n = 1 + draw(TOKENS);
         uint16_t *keys = calloc((size_t)n * stride, 2), *abstract = calloc(2 * dims, 2);
         for (uint32_t i = 0; i < n * stride; i++)
-            keys[i] = (uint16_t)below(65536);                 /* infinities and others too */
+            keys[i] = (uint16_t)draw(65536);                  /* infinities and others too */
         for (uint32_t done = 0, run; done < n; done += run) { /* as they come */
-            run = 1 + below(n - done);
+            run = 1 + draw(n - done);
             kv_bounds_add(&g, keys + (size_t)done * stride, stride, run, done == 0, abstract);
         }
         for (uint32_t d = 0; d < dims; d++) {
@@ -63,7 +56,7 @@ static float *floats(size_t n)
 static void test_a_bound_is_above_every_key_of_its_chunk(void **unused)
 {
     (void)unused;
-    state = 6;
+    draws_seed(6);
     for (uint32_t round = 0; round < 120; round++) {
         struct kv_geometry g = shapes[round % 5];
         uint32_t dims = kv_key_dims(&g), row = kv_mass_row(&g), zero = 0, numbers[TOKENS];
@@ -74,9 +67,9 @@ static void test_a_bound_is_above_every_key_of_its_chunk(void **unused)
         uint16_t *keys = calloc((size_t)TOKENS * dims, 2), *abstract = calloc(2 * dims, 2);
         const struct kv_mass_ops *ops = kv_mass_choose(round % 2 ? "auto" : "reference");
         for (size_t i = 0; i < all; i++)
-            q[i] = (float)below(2001) / 1000 - 1;
+            q[i] = (float)draw(2001) / 1000 - 1;
         for (uint32_t i = 0; i < TOKENS * dims; i++)
-            keys[i] = (uint16_t)(below(2) << 15 | below(0x4400));
+            keys[i] = (uint16_t)(draw(2) << 15 | draw(0x4400));
         for (uint32_t i = 0; i < TOKENS; i++)
             numbers[i] = i;
         kv_bounds_add(&g, keys, dims, TOKENS, 1, abstract);

@@ -14,19 +14,12 @@
 #include <string.h>
 
 #include "kv/mass.h"
+#include "tests/draws.h"
 #include "tests/kv/half.h"
-
-static uint64_t state;
-
-static uint32_t below(uint32_t n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % n;
-}
 
 static float uniform(float from, float to)
 {
-    return from + (to - from) * (float)below(1u << 20) / (float)(1u << 20);
+    return from + (to - from) * (float)draw(1u << 20) / (float)(1u << 20);
 }
 
 struct scene {
@@ -61,7 +54,7 @@ static void scene_open(struct scene *s, struct kv_geometry g, uint32_t n)
     for (uint32_t i = 0; i < g.n_heads * g.head_dim; i++)
         s->q[i] = uniform(-3, 3);
     for (uint64_t i = 0; i < (uint64_t)n * s->stride; i++) /* up to 2 in size; some tiny */
-        s->keys[i] = (uint16_t)((below(2) << 15) | below(below(20) ? 0x4000 : 0x400));
+        s->keys[i] = (uint16_t)((draw(2) << 15) | draw(draw(20) ? 0x4000 : 0x400));
     for (uint32_t i = 0; i < n; i++)
         s->positions[i] = i;
 }
@@ -83,8 +76,8 @@ static void scene_close(struct scene *s)
 static void work_out(struct scene *s, const struct kv_mass_ops *ops)
 {
     uint32_t row = kv_mass_row(&s->g), blocks = (s->n + KV_MASS_BLOCK - 1) / KV_MASS_BLOCK;
-    uint32_t chunk = 1 + below(90), n_chunks = (s->n + chunk - 1) / chunk;
-    uint32_t turn = below(n_chunks);
+    uint32_t chunk = 1 + draw(90), n_chunks = (s->n + chunk - 1) / chunk;
+    uint32_t turn = draw(n_chunks);
     memset(s->rows, 0xff, (size_t)s->n * row * sizeof *s->rows);
     kv_mass_query(&s->g, s->q, s->prepared);
     for (uint32_t i = 0; i < n_chunks; i++) {
@@ -142,10 +135,10 @@ static const struct kv_geometry shapes[] = {
 static void test_mass_is_the_softmax_over_all_tokens(void **unused)
 {
     (void)unused;
-    state = 11;
+    draws_seed(11);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct scene s;
-        scene_open(&s, shapes[i], 1 + below(700));
+        scene_open(&s, shapes[i], 1 + draw(700));
         double *wanted = calloc(s.n, sizeof *wanted), all = 0;
         work_out(&s, kv_mass_choose("auto"));
         oracle(&s, wanted);
@@ -164,10 +157,10 @@ static void test_paths_and_orders_give_the_same_bits(void **unused)
 {
     static const char *const names[] = {"reference", "avx2", "avx512", "auto"};
     (void)unused;
-    state = 12;
+    draws_seed(12);
     for (uint32_t round = 0; round < 24; round++) {
         struct scene s;
-        scene_open(&s, shapes[round % 6], 1 + below(900));
+        scene_open(&s, shapes[round % 6], 1 + draw(900));
         float *first = NULL;
         for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
             const struct kv_mass_ops *ops = kv_mass_choose(names[i]);
@@ -190,7 +183,7 @@ static void test_what_is_no_number_stays_finite(void **unused)
 {
     struct scene s;
     (void)unused;
-    state = 13;
+    draws_seed(13);
     scene_open(&s, shapes[1], 300);
     s.q[3] = NAN;
     s.q[20] = INFINITY;
@@ -212,7 +205,7 @@ static void test_tokens_beyond_the_query_are_left_out(void **unused)
 {
     struct scene s;
     (void)unused;
-    state = 14;
+    draws_seed(14);
     scene_open(&s, shapes[1], 64);
     memset(s.rows, 0x55, 64 * kv_mass_row(&s.g) * sizeof *s.rows);
     kv_mass_query(&s.g, s.q, s.prepared);

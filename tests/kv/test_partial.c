@@ -13,15 +13,8 @@
 
 #include "kv/partial.h"
 #include "kv/plane.h"
+#include "tests/draws.h"
 #include "tests/kv/half.h"
-
-static uint64_t state;
-
-static uint32_t below(uint32_t n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % n;
-}
 
 static const struct kv_geometry shapes[] = {
     {1, 4, 2, 16}, {1, 8, 4, 9}, {1, 6, 3, 20}, {1, 4, 4, 2}, {1, 2, 1, 1},
@@ -30,15 +23,15 @@ static const struct kv_geometry shapes[] = {
 static void test_the_largest_columns_are_kept(void **unused)
 {
     (void)unused;
-    state = 3;
+    draws_seed(3);
     for (uint32_t round = 0; round < 100; round++) {
         struct kv_geometry g = shapes[round % 5];
-        uint32_t stride = 2 * kv_key_dims(&g), n = 1 + below(KV_PARTIAL_TOKENS);
+        uint32_t stride = 2 * kv_key_dims(&g), n = 1 + draw(KV_PARTIAL_TOKENS);
         uint32_t kept = kv_partial_dims(&g);
         uint16_t *keys = calloc((size_t)n * stride, 2);
         uint16_t *columns = calloc((size_t)g.n_kv_heads * kept, 2);
         for (uint32_t i = 0; i < n * stride; i++)
-            keys[i] = (uint16_t)below(65536);
+            keys[i] = (uint16_t)draw(65536);
         kv_partial_columns(&g, keys, stride, n, columns);
         for (uint32_t h = 0; h < g.n_kv_heads; h++) {
             double sums[64] = {0};

@@ -11,17 +11,11 @@
 #include <string.h>
 
 #include "placement/gpu_slots.h"
+#include "tests/draws.h"
 
 enum { LISTS = 3, CAPACITY = 40, POSITIONS = 90, EMPTY = 0xffff };
 
 static uint32_t gpu[LISTS][CAPACITY]; /* position held by each slot */
-static uint64_t state;
-
-static uint32_t next_random(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 static uint32_t slot_of(uint32_t list, uint32_t position)
 {
@@ -35,7 +29,7 @@ static uint32_t random_selection(uint32_t *positions, uint32_t k)
 {
     uint32_t n = 0;
     for (uint32_t p = 0; p < POSITIONS && n < k; p++)
-        if (next_random(POSITIONS - p) < k - n)
+        if (draw(POSITIONS - p) < k - n)
             positions[n++] = p;
     return n;
 }
@@ -72,20 +66,19 @@ static void test_random_selections_match_a_simulated_gpu(void **unused)
     struct gpu_slots table;
     uint32_t positions[CAPACITY];
     void *memory = calloc(1, gpu_slots_bytes(LISTS, CAPACITY));
-    state = 77;
-    print_message("seed %llu\n", (unsigned long long)state);
+    draws_seed(77);
     gpu_slots_init(&table, memory, LISTS, CAPACITY);
     for (uint32_t l = 0; l < LISTS; l++)
         for (uint32_t i = 0; i < CAPACITY; i++)
             gpu[l][i] = EMPTY;
     for (int round = 0; round < 20000; round++) {
-        uint32_t list = next_random(LISTS);
-        if (next_random(200) == 0) {
+        uint32_t list = draw(LISTS);
+        if (draw(200) == 0) {
             gpu_slots_clear(&table, list);
             for (uint32_t i = 0; i < CAPACITY; i++)
                 gpu[list][i] = EMPTY;
         }
-        uint32_t k = next_random(10) ? next_random(CAPACITY + 1) : CAPACITY;
+        uint32_t k = draw(10) ? draw(CAPACITY + 1) : CAPACITY;
         check_selection(&table, list, positions, random_selection(positions, k));
         assert_true(gpu_slots_resident(&table, list) <= CAPACITY);
     }

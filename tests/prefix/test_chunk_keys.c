@@ -21,6 +21,7 @@
 #include "prefix/drive_store.h"
 #include "prefix/probe_keys.h"
 #include "prefix/span_reader.h"
+#include "tests/draws.h"
 
 enum { LAYERS = 3, KV_HEADS = 3, HEAD_DIM = 16, PROBES = 2, SLOTS = 5 };
 enum { ENTRY = 4 * KV_HEADS * HEAD_DIM, CHUNK = LAYERS * 64 * ENTRY, KEY = 2 * HEAD_DIM };
@@ -33,14 +34,7 @@ static const struct chunk_terms terms = {.model_bytes = 1000,
 static const struct chunk_shape shape = {KV_HEADS, HEAD_DIM, PROBES, 0};
 static const uint16_t heads[LAYERS * PROBES] = {0, 2, 1, 2, 0, 1};
 static char folder[] = "/tmp/hill-test-keys-XXXXXX";
-static uint64_t state;
 static uint8_t entries[SLOTS][CHUNK];
-
-static uint32_t draw(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 static const char *path(const char *name)
 {
@@ -311,9 +305,7 @@ static void a_store_writes_keys(void **unused)
 
 int main(void)
 {
-    const char *seed = getenv("HILL_TEST_SEED");
-    state = seed ? strtoull(seed, NULL, 10) : 16;
-    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)state);
+    draws_seed(16);
     if (!mkdtemp(folder))
         return 1;
     hill_log_init("test", HILL_LOG_ERROR);

@@ -14,17 +14,10 @@
 #include <string.h>
 
 #include "prefix/chunk_writer.h"
+#include "tests/draws.h"
 #include "tests/rounds.h"
 
 enum { BYTES = 300, ROOM = 5 * BYTES, JOBS = TEST_ROUNDS(20000) };
-
-static uint64_t state;
-
-static uint32_t draw(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 /* A drive that does as many jobs as it is let, and fails those of some slots. */
 static struct drive {
@@ -178,8 +171,6 @@ int main(void)
         cmocka_unit_test(test_random_jobs),
         cmocka_unit_test(test_a_drive_that_hangs),
     };
-    const char *seed = getenv("HILL_TEST_SEED");
-    state = seed ? strtoull(seed, NULL, 10) : 20261122;
-    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)state);
+    draws_seed(20261122);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

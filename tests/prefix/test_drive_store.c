@@ -21,6 +21,7 @@
 
 #include "base/log.h"
 #include "prefix/drive_store.h"
+#include "tests/draws.h"
 #include "tests/rounds.h"
 
 enum {
@@ -38,14 +39,7 @@ static const struct chunk_terms terms = {.model_bytes = 1000,
                                          .entry_bytes = ENTRY,
                                          .n_vocab = 50};
 static char folder[] = "/tmp/hill-test-store-XXXXXX";
-static uint64_t state;
 static uint8_t room[CHUNK_TOKENS * LAYERS * ENTRY];
-
-static uint32_t draw(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 static uint64_t cap(uint32_t slots)
 {
@@ -601,9 +595,7 @@ int main(void)
         cmocka_unit_test(test_another_pipelines), cmocka_unit_test(test_damaged_records),
         cmocka_unit_test(test_a_full_disk),       cmocka_unit_test(test_covered),
     };
-    const char *seed = getenv("HILL_TEST_SEED");
-    state = seed ? strtoull(seed, NULL, 10) : 20261122;
-    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)state);
+    draws_seed(20261122);
     hill_log_init("test", HILL_LOG_ERROR);
     facts = calloc(FACTS, sizeof *facts);
     if (!facts || !mkdtemp(folder))

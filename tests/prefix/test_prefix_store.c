@@ -13,17 +13,10 @@
 #include <string.h>
 
 #include "prefix/prefix_store.h"
+#include "tests/draws.h"
 #include "tests/rounds.h"
 
 enum { SLOTS = 6, LONGEST = 40, OPERATIONS = TEST_ROUNDS(20000) };
-
-static uint64_t state;
-
-static uint32_t draw(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 /* What the oracle remembers of a slot. */
 struct known {
@@ -112,11 +105,9 @@ static void put(struct prefix_store *store, struct known *k, uint32_t slot, uint
 static void test_against_lists(void **unused)
 {
     (void)unused;
-    const char *seed = getenv("HILL_TEST_SEED");
     struct prefix_store store;
     struct known known[SLOTS] = {{0}};
-    state = seed ? strtoull(seed, NULL, 10) : 3;
-    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)state);
+    draws_seed(3);
     prefix_store_init(&store);
     for (uint32_t i = 1; i <= OPERATIONS; i++) {
         uint32_t slot = draw(SLOTS);

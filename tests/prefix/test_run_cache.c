@@ -14,17 +14,10 @@
 #include <string.h>
 
 #include "prefix/run_cache.h"
+#include "tests/draws.h"
 #include "tests/rounds.h"
 
 enum { RUN = 96, NAMES = 300, OPERATIONS = TEST_ROUNDS(50000) };
-
-static uint64_t state;
-
-static uint32_t draw(uint32_t below)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33) % below;
-}
 
 /* The i-th of all names; neighbours differ in one field alone. */
 static struct run_name name(uint32_t i)
@@ -178,9 +171,7 @@ static void yesterday_goes(void **unused)
 
 int main(void)
 {
-    const char *seed = getenv("HILL_TEST_SEED");
-    state = seed ? strtoull(seed, NULL, 0) : 20261123;
-    printf("HILL_TEST_SEED=%llu\n", (unsigned long long)state);
+    draws_seed(20261123);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cap_holds),
         cmocka_unit_test(the_right_bytes_or_none),

@@ -267,7 +267,7 @@ static void test_silence_is_a_loss(void **state)
     (void)state;
     void *context = zmq_ctx_new();
     struct hill_why why = {""};
-    impatient(300);
+    impatient(1000);
     void *peer = greeted_peer(context);
     assert_int_equal(until_lost(there, &why), HILL_E_PEER_GONE);
     assert_non_null(strstr(why.text, "silent"));
@@ -327,7 +327,7 @@ static void test_a_full_queue_is_no_silence(void **state)
     const struct drive_frame data = {DRIVE_MAGIC, DRIVE_VERSION, DRIVE_DATA, 0, 0, 0};
     void *context = zmq_ctx_new();
     struct hill_why why = {""};
-    impatient(300);
+    impatient(1000);
     void *peer = greeted_peer(context);
     for (unsigned i = 0; i < DRIVE_QUEUE_BYTES / sizeof payload; i++)
         say_raw(peer, &data, sizeof data, payload, sizeof payload);
@@ -376,7 +376,7 @@ static void test_a_dead_peer_does_not_hold_up_the_next(void **state)
     void *context = zmq_ctx_new();
     struct hill_why why = {""};
     int rc;
-    impatient(400);
+    impatient(1000);
     void *peer = greeted_peer(context);
     int64_t end = clock_deadline_ms(LIMIT_MS);
     for (uint64_t sent = 0; sent < 200u << 20 && clock_now_ns() < end;

@@ -26,7 +26,7 @@ static const Hill__Message *next_at_coordinator(void)
     proto_free(came);
     came = NULL;
     zmq_pollitem_t item = {coordinator, 0, ZMQ_POLLIN, 0};
-    zmq_poll(&item, 1, 10000);
+    zmq_poll(&item, 1, 60000);
     assert_int_equal(proto_receive(coordinator, NULL, &came, NULL), 0);
     return came;
 }

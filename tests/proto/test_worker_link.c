@@ -64,7 +64,7 @@ static int teardown(void **state)
 
 static Hill__Message *expect(void *socket, struct proto_address *from, Hill__Message__BodyCase body)
 {
-    int64_t deadline = clock_deadline_ms(10000);
+    int64_t deadline = clock_deadline_ms(60000);
     Hill__Message *message;
     while (clock_now_ns() < deadline) {
         zmq_pollitem_t item = {socket, 0, ZMQ_POLLIN, 0};
