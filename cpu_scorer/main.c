@@ -57,7 +57,8 @@ static void take_balance(struct process *s, const Hill__Balance *m)
     scorer_set_beta(s->data.scorer, m->beta);
     if (m->n_speeds != s->data.settings.csd_drives)
         return;
-    memcpy(speeds, m->speeds, m->n_speeds * sizeof *speeds);
+    for (size_t d = 0; d < m->n_speeds; d++) /* of none there is no array */
+        speeds[d] = m->speeds[d];
     scorer_set_speeds(s->data.scorer, speeds);
 }
 

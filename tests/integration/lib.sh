@@ -30,7 +30,10 @@ model_file() {
 }
 
 cleanup() {
-    local pids
+    local pids reports
+    # what workers with sanitizers have said in their logs (tests/run --sanitized)
+    reports=$([ -z "${HILL_REPORTS:-}" ] || grep -rahE 'runtime error: |(ERROR|WARNING): [A-Za-z]+Sanitizer' "$work")
+    [ -z "$reports" ] || echo "$reports" >"$HILL_REPORTS"
     pids=$(pgrep -f -- "--run-dir $work/" || true) # also in run folders of its own, which a part of the test has
     # shellcheck disable=SC2086  # a list of numbers
     [ -z "$pids" ] || kill -KILL $pids 2>/dev/null
