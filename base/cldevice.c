@@ -155,6 +155,18 @@ static int choose(const struct candidate *table, int count, const char *choice,
                      table[0].name);
 }
 
+static bool has_groups(cl_device_id device, cl_device_type type)
+{
+    cl_device_local_mem_type local = CL_NONE;
+    cl_ulong bytes = 0;
+    size_t items = 0;
+    clGetDeviceInfo(device, CL_DEVICE_LOCAL_MEM_TYPE, sizeof local, &local, NULL);
+    clGetDeviceInfo(device, CL_DEVICE_LOCAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
+    clGetDeviceInfo(device, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof items, &items, NULL);
+    return (type & CL_DEVICE_TYPE_GPU) && local == CL_LOCAL && bytes >= CLDEVICE_LOCAL_BYTES &&
+           items >= CLDEVICE_GROUP_ITEMS;
+}
+
 static void read_limits(struct cldevice *d, cl_device_type type)
 {
     cl_ulong value = 0;
@@ -167,6 +179,7 @@ static void read_limits(struct cldevice *d, cl_device_type type)
     clGetDeviceInfo(d->device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof unified, &unified, NULL);
     d->shares_memory = d->is_cpu && unified;
     d->own_memory = !d->is_cpu && !unified;
+    d->has_groups = has_groups(d->device, type);
     clGetDeviceInfo(d->device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof value, &value, NULL);
     d->global_bytes = value;
 }

@@ -21,6 +21,9 @@
 #include "base/error.h"
 
 #define CLDEVICE_NAME_BYTES 256
+/* What has_groups asks for. */
+#define CLDEVICE_GROUP_ITEMS 128u
+#define CLDEVICE_LOCAL_BYTES (32u << 10)
 
 struct cldevice {
     cl_platform_id platform;
@@ -31,6 +34,7 @@ struct cldevice {
     bool shares_memory; /* a CPU that works in the host's memory: a buffer over host memory is that
                          * memory, and both see what the other wrote once a launch is over */
     bool own_memory;    /* apart from the host's: neither a CPU nor beside one in its memory */
+    bool has_groups;    /* a GPU with local memory and work groups as kernels for GPUs take them */
     uint32_t compute_units;
     uint64_t global_bytes;
 };

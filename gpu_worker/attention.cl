@@ -302,6 +302,7 @@ static void soften_tile(float *p, float *m, float16 *l, float *alpha)
     }
 }
 
+#ifndef GROUP_ITEMS /* else attention_groups.cl has it */
 /*
  * Chunk rows at positions first .. first + n_rows - 1. Index 0: block of SUBS row tiles, index 1:
  * head. out, packed for the output projection: [tiles][N_HEADS * HEAD_DIM][ROWS]; log_sums
@@ -359,6 +360,7 @@ __kernel void attend_chunk(uint index0, __global const float *q, uint tiles,
         }
     }
 }
+#endif
 
 /*
  * What keys are attended to: sums [N_HEADS][16 * panels] of each key's softmax weight over the

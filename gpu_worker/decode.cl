@@ -1,11 +1,6 @@
 /*
- * decode.cl - a step of n rows, each a token of a sequence of its own: a layer's uploads,
- * attention, output projection and FFN, then the next layer's projections (or the logits), as
- * phases of one kernel. With them, on the same input, the query of the layer after the next may be
- * guessed.
- *
- * A phase is a number of independent tasks; each phase reads what the one before it wrote. The
- * kernel runs in two ways:
+ * decode.cl - the phases of a step (step.cl), a work item a task: for devices on which a work item
+ * has a register tile and a launch costs as much as a phase. The kernel runs in two ways:
  *     decode_step     one phase; the work item's index is its task
  *     decode_layers   all phases of some layers in one launch, for devices where a launch costs as
  *                     much as a phase: every work item takes tasks off the phase's counter and,
@@ -18,15 +13,8 @@
  * of fixed order; the norm's factor is linear and is applied to the result. A task of a product
  * takes its panel times all rows, so that a step reads the weights once; each row has its own
  * chains, whose order does not depend on how many rows there are, nor on which one it is.
- *     entry: K [N_KV_HEADS][HEAD_DIM], V [N_KV_HEADS][HEAD_DIM], FP16. K and V saturate at the
- *     largest FP16: an infinity would poison entries that are masked.
  */
-#define VECTORS    ((HEAD_DIM + 15) / 16)
-#define WHOLE      (HEAD_DIM / 16)
-#define PADDED_DIM (16 * VECTORS)
-#define GROUP      (N_HEADS / N_KV_HEADS)
-#define ENTRY      (2 * N_KV_HEADS * HEAD_DIM)
-#define PARTIAL    (PADDED_DIM + 16)
+#define WHOLE (HEAD_DIM / 16)
 /* Of an attention task: KV heads (so that their keys are 512 bytes or more side by side), and value
  * vectors that are summed at a time for all heads of a group (so that the sums stay in registers).
  */
@@ -35,90 +23,19 @@
 #define HEAD_BLOCKS ((N_KV_HEADS + BLOCK_HEADS - 1) / BLOCK_HEADS)
 #define AT_ONCE     (GROUP >= 16 ? 1 : 16 / GROUP)
 
-/* Where an item of the list lies: a slot; or an upload's place in staging, from where its task
- * copies it to its slot too; or in the hot pool, where it stays; or it is the fresh entry. */
-#define STAGED   0x80000000u /* | index of the upload */
-#define HOT      0x40000000u /* | index of the entry in the hot pool */
-#define FRESH    0xffffffffu
-#define ATTENDED 0x80000000u /* in an upload's staging slot: an item says STAGED */
-
 #if __has_builtin(__builtin_nontemporal_store)
 #define STREAM(value, p) __builtin_nontemporal_store((value), (p))
 #else
 #define STREAM(value, p) (*(p) = (value))
 #endif
-/* A row's part of the buffers, in their elements; as engine_internal.h says. */
-#define Q_STRIDE     ((N_HEADS * HEAD_DIM + 15) / 16 * 16 + 16)
-#define FRESH_STRIDE ((ENTRY + 16 + 15) / 16 * 16)
-
 #define AHEAD 4 /* entries that are on their way to the cache while one is scored */
 
-enum phase {
-    SCATTER,
-    ATTEND,
-    COMBINE,
-    QUANT_OUTPUT,
-    OUTPUT,
-    JOIN_ATTENTION,
-    QUANT_GATE_UP,
-    GATE_UP,
-    QUANT_DOWN,
-    DOWN,
-    JOIN_FFN,
-    QUANT_QKV,
-    QKV,
-    HEADS,
-    QUANT_LOGITS,
-    LOGITS
-};
-
-struct weights {
-    __global const uint *matrix; /* as product.cl says */
-    __global const float *bias;  /* NULL, or as engine_internal.h says */
-    uint n_panels, k, quantised; /* quantised: some of its panels are */
-    uint n_biased;               /* panels of the bias; n_panels is how many are computed */
-};
-
-/* How a layer's heads of q and k are normed (or NULL) and turned: the first `rotated` dimensions,
- * by angles from turn on. */
-struct heads {
-    __global const float *q_norm, *k_norm, *turn;
-    uint rotated;
-};
-
-/* What the norm before a product makes of its result, for each row: y * factor - shift * sums. RMS
- * norm has no shift. */
+/* What the norm before a product makes of its result, for each row (norm_result). */
 struct norms {
     float factors[MAX_ROWS];
 #if LAYER_NORM
     float shifts[MAX_ROWS];
 #endif
-};
-
-/*
- * Buffers of rows: x [n][X_STRIDE], q, guess and attended [n][Q_STRIDE], activated [n][ACT_STRIDE],
- * logits [n][LOGITS_STRIDE], fresh [n][FRESH_STRIDE], a table's turns [n][ROPE_DIMS], branch
- * [n][X_STRIDE], keys [n][N_KV_HEADS * HEAD_DIM], items [n][item_stride]; quantised:
- * [n][QUANT_STRIDE] words, the rows of the product that is next, then [n][QUANT_STRIDE] of the
- * guess; lists [n]: items of the row's list and its first tile among all rows' tiles. slots: of all
- * sequences; items and uploads say where.
- */
-struct step {
-    __global float *x, *q, *guess, *attended, *activated, *partial, *logits;
-    /* what is normed before it is added; keys before their heads are normed */
-    __global float *branch, *keys;
-    /* fresh entries of the layer that attends, and of the one after it */
-    __global half *slots, *fresh, *next_fresh, *staging;
-    __global const half *hot; /* its first entry */
-    __global const float *ffn_norm, *next_norm, *guess_norm, *post_attn_norm, *post_ffn_norm;
-    __global const uint *items, *uploads;
-    __global const uint2 *lists;
-    __global uint *quantised;
-    uint n_rows, item_stride, n_tiles, n_uploads, staging_stride;
-    float eps;
-    /* guesser: the projections of the layer after, to where q ends */
-    struct weights output, gate_up, down, qkv, guesser, head;
-    struct heads next_heads, guess_heads;
 };
 
 /* ---- products ---- */
@@ -143,29 +60,13 @@ static void find_norms(const struct step *s, uint k, struct norms *out)
     }
 }
 
-static float16 add_bias(float16 y, struct weights w, uint panel)
+static float16 after_norm(const struct norms *n, uint r, float16 y, struct weights w, uint panel)
 {
-    return w.bias ? y + vload16(panel, w.bias) : y;
-}
-
-/* A row's result of a product of normed inputs. */
-static float16 norm_result(const struct norms *n, uint r, float16 y, struct weights w, uint panel)
-{
-    y = y * n->factors[r];
 #if LAYER_NORM
-    y -= n->shifts[r] * vload16(w.n_biased + panel, w.bias);
+    return norm_result(n->factors[r], n->shifts[r], y, w, panel);
+#else
+    return norm_result(n->factors[r], 0.0f, y, w, panel);
 #endif
-    return add_bias(y, w, panel);
-}
-
-static uint count_quant_tasks(const struct step *s, struct weights w)
-{
-    return w.quantised && w.n_panels ? s->n_rows * quant_tasks_of_row(w.k) : 0;
-}
-
-static __global uint *quantised_guess(const struct step *s)
-{
-    return s->quantised + (size_t)s->n_rows * QUANT_STRIDE;
 }
 
 /* The query's input, then the guess'. */
@@ -222,8 +123,8 @@ static void gate_up(const struct step *s, uint panel, const struct norms *norms)
                       ups);
     for (uint r = 0; r < s->n_rows; r++) {
         uint other = s->gate_up.n_panels / 2 + panel;
-        float16 gate = norm_result(norms, r, gates[r], s->gate_up, panel);
-        float16 up = norm_result(norms, r, ups[r], s->gate_up, other);
+        float16 gate = after_norm(norms, r, gates[r], s->gate_up, panel);
+        float16 up = after_norm(norms, r, ups[r], s->gate_up, other);
         __global float *to = s->activated + r * ACT_STRIDE;
 #if GATED
         vstore16(activate(gate, up), panel, to);
@@ -234,93 +135,26 @@ static void gate_up(const struct step *s, uint panel, const struct norms *norms)
     }
 }
 
-/*
- * A row's 16 outputs of the projections: q [N_HEADS][HEAD_DIM] in F32, K and V as a fresh entry.
- * Rotation pairs (2i, 2i + 1) of a head never straddle two panels: head sizes are even. Where heads
- * are normed, q and K wait for phase HEADS as they are. Nothing is kept from dims on.
- */
+/* A row's 16 outputs of the projections; nothing is kept from dims on. */
 static void keep_projection(const struct step *s, uint r, uint panel, float16 y, __global float *q,
                             const struct heads *heads, uint dims)
 {
-    __global half *fresh = s->next_fresh + r * FRESH_STRIDE;
     float lanes[16];
     vstore16(y, 0, lanes);
-    for (uint lane = 0; lane < 16; lane += 2) {
-        uint row = panel * 16 + lane;
-        if (row >= dims)
-            break;
-        float a = lanes[lane], b = lanes[lane + 1];
-#if NORM_HEADS
-        if (row >= N_HEADS * HEAD_DIM && row < (N_HEADS + N_KV_HEADS) * HEAD_DIM) {
-            __global float *key =
-                s->keys + (size_t)r * N_KV_HEADS * HEAD_DIM + row - N_HEADS * HEAD_DIM;
-            key[0] = a;
-            key[1] = b;
-            continue;
-        }
-#else
-        __global const float *turn = heads->turn + r * ROPE_DIMS;
-        uint dim = row % HEAD_DIM;
-        if (row < (N_HEADS + N_KV_HEADS) * HEAD_DIM && dim < heads->rotated) {
-            float c = turn[dim], sine = turn[dim + 1], t = a;
-            a = a * c - b * sine;
-            b = t * sine + b * c;
-        }
-#endif
-        if (row < N_HEADS * HEAD_DIM) {
-            q[row] = a;
-            q[row + 1] = b;
-        } else {
-            vstore_half(clamp(a, -65504.0f, 65504.0f), row - N_HEADS * HEAD_DIM, fresh);
-            vstore_half(clamp(b, -65504.0f, 65504.0f), row + 1 - N_HEADS * HEAD_DIM, fresh);
-        }
-    }
+    for (uint lane = 0; lane < 16 && panel * 16 + lane < dims; lane += 2)
+        keep_pair(s, r, panel * 16 + lane, lanes[lane], lanes[lane + 1], q, heads);
 }
-
-#if NORM_HEADS
-/* The norm and rotation of a head: from [HEAD_DIM] to itself, or rounded to `entry`, unless that is
- * NULL. */
-static void turn_head(__global float *from, __global const float *g, __global const float *turn,
-                      uint rotated, float eps, __global half *entry)
-{
-    float sum = 0.0f;
-    for (uint i = 0; i < HEAD_DIM; i++)
-        sum = fma(from[i], from[i], sum);
-    float factor = 1.0f / sqrt(sum / (float)HEAD_DIM + eps);
-    for (uint i = 0; i < HEAD_DIM; i += 2) {
-        float a = from[i] * factor * g[i], b = from[i + 1] * factor * g[i + 1];
-        if (i < rotated) {
-            float c = turn[i], sine = turn[i + 1], t = a;
-            a = a * c - b * sine;
-            b = t * sine + b * c;
-        }
-        if (entry) {
-            vstore_half(clamp(a, -65504.0f, 65504.0f), i, entry);
-            vstore_half(clamp(b, -65504.0f, 65504.0f), i + 1, entry);
-        } else {
-            from[i] = a;
-            from[i + 1] = b;
-        }
-    }
-}
-#endif
-
-/* Of a row the heads of q, of K, and of the guess. */
-#define HEADS_OF_ROW(s) (2 * N_HEADS + N_KV_HEADS - ((s)->guesser.n_panels ? 0 : N_HEADS))
 
 static void finish_head(const struct step *s, uint task)
 {
 #if NORM_HEADS
-    uint r = task / HEADS_OF_ROW(s), head = task % HEADS_OF_ROW(s);
-    bool guess = head >= N_HEADS + N_KV_HEADS, key = !guess && head >= N_HEADS;
-    const struct heads *heads = guess ? &s->guess_heads : &s->next_heads;
-    uint kv = head - N_HEADS, of_guess = head - N_HEADS - N_KV_HEADS;
-    __global float *from = key     ? s->keys + ((size_t)r * N_KV_HEADS + kv) * HEAD_DIM
-                           : guess ? s->guess + r * Q_STRIDE + of_guess * HEAD_DIM
-                                   : s->q + r * Q_STRIDE + head * HEAD_DIM;
-    turn_head(from, key ? heads->k_norm : heads->q_norm, heads->turn + r * ROPE_DIMS,
-              heads->rotated, s->eps,
-              key ? s->next_fresh + r * FRESH_STRIDE + kv * HEAD_DIM : (__global half *)0);
+    struct head_place h = find_head(s, task);
+    float sum = 0.0f;
+    for (uint i = 0; i < HEAD_DIM; i++)
+        sum = fma(h.from[i], h.from[i], sum);
+    float factor = 1.0f / sqrt(sum / (float)HEAD_DIM + s->eps);
+    for (uint i = 0; i < HEAD_DIM; i += 2)
+        finish_pair(h, factor, i);
 #endif
 }
 
@@ -336,7 +170,7 @@ static void project(const struct step *s, uint task, const struct norms *norms)
     product_with_norm(s, guess ? s->guess_norm : s->next_norm,
                       guess ? quantised_guess(s) : s->quantised, w, panel, y);
     for (uint r = 0; r < s->n_rows; r++)
-        keep_projection(s, r, panel, norm_result(norms, r, y[r], w, panel), q + r * Q_STRIDE,
+        keep_projection(s, r, panel, after_norm(norms, r, y[r], w, panel), q + r * Q_STRIDE,
                         guess ? &s->guess_heads : &s->next_heads, dims);
 }
 
@@ -345,20 +179,10 @@ static void give_logits(const struct step *s, uint panel, const struct norms *no
     float16 y[MAX_ROWS];
     product_with_norm(s, s->next_norm, s->quantised, s->head, panel, y);
     for (uint r = 0; r < s->n_rows; r++)
-        vstore16(norm_result(norms, r, y[r], s->head, panel), panel, s->logits + r * LOGITS_STRIDE);
+        vstore16(after_norm(norms, r, y[r], s->head, panel), panel, s->logits + r * LOGITS_STRIDE);
 }
 
 /* ---- attention ---- */
-
-static __global const half *staged(const struct step *s, uint upload)
-{
-    return s->staging + (size_t)(s->uploads[2 * upload] & ~ATTENDED) * s->staging_stride;
-}
-
-static __global half *slot_of_upload(const struct step *s, uint upload)
-{
-    return s->slots + (size_t)s->uploads[2 * upload + 1] * ENTRY;
-}
 
 /* slots [uploads[i][1]] = staging [uploads[i][0]], unless the attention does that */
 static void scatter(const struct step *s, uint upload)
@@ -372,15 +196,6 @@ static void scatter(const struct step *s, uint upload)
         vstore16(vload16(0, from + i), 0, to + i);
     for (; i < ENTRY; i++)
         to[i] = from[i];
-}
-
-static __global const half *entry_of_item(const struct step *s, uint r, uint item)
-{
-    if (item == FRESH)
-        return s->fresh + r * FRESH_STRIDE;
-    if (item & STAGED)
-        return staged(s, item & ~STAGED);
-    return item & HOT ? s->hot + (size_t)(item & ~HOT) * ENTRY : s->slots + (size_t)item * ENTRY;
 }
 
 static void prefetch_heads(__global const half *entry, uint kv0, uint heads)
@@ -493,9 +308,7 @@ static void keep_heads(const struct step *s, __global const half *entry, uint up
 static void attend(const struct step *s, uint task)
 {
     uint tile = task / HEAD_BLOCKS, kv0 = task % HEAD_BLOCKS * BLOCK_HEADS;
-    uint r = 0;
-    while (r + 1 < s->n_rows && s->lists[r + 1].y <= tile)
-        r++;
+    uint r = row_of_tile(s, tile);
     uint start = (tile - s->lists[r].y) * DECODE_TILE,
          n = min((uint)DECODE_TILE, s->lists[r].x - start);
     uint heads = min((uint)BLOCK_HEADS, (uint)N_KV_HEADS - kv0);
@@ -664,41 +477,9 @@ static void leave(__global volatile uint *counters)
     }
 }
 
-#define WEIGHTS(name)                                                                              \
-    __global const uint *name, __global const float *name##_bias, uint name##_panels,              \
-        uint name##_k, uint name##_quantised, uint name##_biased
-#define AS_WEIGHTS(name)                                                                           \
-    {                                                                                              \
-        name, name##_bias, name##_panels, name##_k, name##_quantised, name##_biased                \
-    }
-#define HEADS_OF(name)                                                                             \
-    __global const float *name##_q_norm, __global const float *name##_k_norm, uint name##_turn,    \
-        uint name##_rotated
-#define AS_HEADS(name)                                                                             \
-    {                                                                                              \
-        name##_q_norm, name##_k_norm, turn + name##_turn, name##_rotated                           \
-    }
-
-__kernel void decode_step(__global float *x, __global float *q, __global float *guess,
-                          __global float *attended, __global float *activated,
-                          __global float *partial, __global float *logits, __global float *branch,
-                          __global float *keys, __global half *slots, __global half *fresh,
-                          __global half *staging, __global const float *turn,
-                          __global const float *ffn_norm, __global const float *next_norm,
-                          __global const float *guess_norm, __global const float *post_attn_norm,
-                          __global const float *post_ffn_norm, __global const uint *items,
-                          __global const uint *uploads, __global const uint2 *lists,
-                          __global uint *quantised, uint n_rows, uint item_stride,
-                          uint staging_stride, float eps, WEIGHTS(output), WEIGHTS(gate_up),
-                          WEIGHTS(down), WEIGHTS(qkv), WEIGHTS(guesser), WEIGHTS(head),
-                          HEADS_OF(next), HEADS_OF(guessed), uint phase)
+__kernel void decode_step(STEP_PARAMETERS)
 {
-    struct step s = {x, q, guess, attended, activated, partial, logits, branch, keys, slots, fresh,
-                     fresh, staging, NULL, ffn_norm, next_norm, guess_norm, post_attn_norm,
-                     post_ffn_norm, items, uploads, lists, quantised, n_rows, item_stride, 0, 0,
-                     staging_stride, eps, AS_WEIGHTS(output), AS_WEIGHTS(gate_up), AS_WEIGHTS(down),
-                     AS_WEIGHTS(qkv), AS_WEIGHTS(guesser), AS_WEIGHTS(head), AS_HEADS(next),
-                     AS_HEADS(guessed)};
+    struct step s = AS_STEP;
     struct norms norms;
     phase_norms(&s, phase, &norms);
     run_task(&s, phase, get_global_id(0), &norms);

@@ -58,7 +58,7 @@ static int note_addresses(struct engine *e, uint32_t layer, const struct layer_w
         ARG_BUFFER(w->k_norm),
         ARG_BUFFER(slots),
     };
-    const struct launch launch = {e->kernels[KERNEL_NOTE], "note_layer", {1, 1}, NULL, NULL};
+    const struct launch launch = {e->kernels[KERNEL_NOTE], "note_layer", {1, 1}, false, NULL, NULL};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
@@ -108,7 +108,8 @@ static int warm(struct engine *e, const struct matrix *first, const struct matri
         ARG_U32(turn),
         ARG_BUFFER(e->warm_turn.device.mem),
     };
-    const struct launch launch = {e->kernels[KERNEL_WARM], "warm_weights", {1, 1}, NULL, NULL};
+    const struct launch launch = {
+        e->kernels[KERNEL_WARM], "warm_weights", {1, 1}, false, NULL, NULL};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
@@ -144,6 +145,7 @@ static int launch_layers(struct engine *e, uint32_t first, uint32_t end, enum ph
     const struct launch launch = {e->kernels[KERNEL_LAYERS],
                                   "decode_layers",
                                   {e->device.compute_units, 1},
+                                  false,
                                   &e->step_done,
                                   NULL};
     engine_forget_event(&e->step_done);
@@ -179,30 +181,44 @@ static uint32_t quant_tasks(const struct engine *e, const struct matrix *m)
     return m->quantised ? e->n_rows * ((m->k / 32 + QUANT_BLOCKS - 1) / QUANT_BLOCKS) : 0;
 }
 
-static uint32_t count_tasks(const struct engine *e, const struct phase_launch *s, enum phase phase)
+/* Work groups find the norms of rows with the input of a product. */
+static uint32_t norm_tasks(const struct engine *e)
 {
-    /* as decode.cl's HEAD_BLOCKS */
+    return e->device.has_groups ? e->n_rows : 0;
+}
+
+/* Of a tile of a list: as HEAD_BLOCKS of decode.cl, or HEAD_PARTS of decode_groups.cl. */
+static uint32_t attend_tasks(const struct engine *e)
+{
+    uint32_t group = e->hp.n_heads / e->hp.n_kv_heads;
     uint32_t block = e->hp.head_dim >= 256 ? 1 : 256 / e->hp.head_dim;
+    if (e->device.has_groups)
+        return e->hp.n_kv_heads * ((group + GROUP_HEADS - 1) / GROUP_HEADS);
     if (block > e->hp.n_kv_heads)
         block = e->hp.n_kv_heads;
+    return (e->hp.n_kv_heads + block - 1) / block;
+}
+
+static uint32_t count_tasks(const struct engine *e, const struct phase_launch *s, enum phase phase)
+{
     switch (phase) {
     case PHASE_SCATTER:
         return s->n_uploads;
     case PHASE_ATTEND:
-        return s->n_tiles * ((e->hp.n_kv_heads + block - 1) / block);
+        return s->n_tiles * attend_tasks(e);
     case PHASE_COMBINE:
         return e->n_rows * e->hp.n_heads;
     case PHASE_QUANT_OUTPUT:
         return quant_tasks(e, &s->layer->output);
     case PHASE_QUANT_GATE_UP:
-        return quant_tasks(e, &s->layer->gate_up);
+        return norm_tasks(e) + quant_tasks(e, &s->layer->gate_up);
     case PHASE_QUANT_DOWN:
         return quant_tasks(e, &s->layer->down);
     case PHASE_QUANT_QKV:
-        return (s->next ? quant_tasks(e, &s->next->qkv) : 0) +
+        return (s->next ? norm_tasks(e) + quant_tasks(e, &s->next->qkv) : 0) +
                (s->guess ? quant_tasks(e, &s->guess->qkv) : 0);
     case PHASE_QUANT_LOGITS:
-        return s->next ? 0 : quant_tasks(e, &e->output);
+        return s->next ? 0 : norm_tasks(e) + quant_tasks(e, &e->output);
     case PHASE_OUTPUT:
         return s->layer->output.panels;
     case PHASE_JOIN_ATTENTION:
@@ -229,6 +245,35 @@ static uint32_t count_tasks(const struct engine *e, const struct phase_launch *s
 #define ARG_HEADS(e, w, layer)                                                                     \
     ARG_BUFFER((w)->q_norm), ARG_BUFFER((w)->k_norm), ARG_U32(first_turn(e, layer)),               \
         ARG_U32(rotated_dims(e, layer))
+
+/* The kernel of a phase on a device with work groups. */
+static enum kernel group_kernel(enum phase phase)
+{
+    switch (phase) {
+    case PHASE_SCATTER:
+        return KERNEL_SCATTER_GROUPS;
+    case PHASE_ATTEND:
+        return KERNEL_ATTEND_GROUPS;
+    case PHASE_COMBINE:
+        return KERNEL_COMBINE_GROUPS;
+    case PHASE_OUTPUT:
+    case PHASE_DOWN:
+        return KERNEL_ADD_GROUPS;
+    case PHASE_JOIN_ATTENTION:
+    case PHASE_JOIN_FFN:
+        return KERNEL_JOIN_GROUPS;
+    case PHASE_GATE_UP:
+        return KERNEL_GATE_UP_GROUPS;
+    case PHASE_QKV:
+        return KERNEL_PROJECT_GROUPS;
+    case PHASE_HEADS:
+        return KERNEL_HEADS_GROUPS;
+    case PHASE_LOGITS:
+        return KERNEL_LOGITS_GROUPS;
+    default: /* PHASE_QUANT_... */
+        return KERNEL_PREPARE_GROUPS;
+    }
+}
 
 static int launch_phase(struct engine *e, const struct phase_launch *s, enum phase phase,
                         size_t size, struct hill_why *why)
@@ -264,8 +309,13 @@ static int launch_phase(struct engine *e, const struct phase_launch *s, enum pha
         ARG_HEADS(e, guess, s->next_layer + 1),
         ARG_U32(phase),
     };
-    const struct launch launch = {
-        e->kernels[KERNEL_STEP], "decode_step", {size, 1}, s->event, s->after};
+    bool groups = e->device.has_groups;
+    const struct launch launch = {e->kernels[groups ? group_kernel(phase) : KERNEL_STEP],
+                                  "a phase of a step",
+                                  {size, 1},
+                                  groups,
+                                  s->event,
+                                  s->after};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 

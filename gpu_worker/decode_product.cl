@@ -224,16 +224,7 @@ static void quantise_block(float16 a, float16 b, __global uint *words, __global 
     int first = add_ints(qa), last = add_ints(qb);
     vstore16(convert_char16(qa), 0, (__global char *)words);
     vstore16(convert_char16(qb), 1, (__global char *)words);
-    fields[SCALE] = as_uint(scale);
-    fields[MINUS_SUM] = as_uint(-(first + last));
-    fields[MINUS_FIRST] = as_uint(-first);
-    fields[MINUS_LAST] = as_uint(-last);
-    fields[SCALED_SUM] = as_uint(scale * (float)(first + last));
-}
-
-static uint quant_tasks_of_row(uint k)
-{
-    return (k / 32 + QUANT_BLOCKS - 1) / QUANT_BLOCKS;
+    keep_fields(scale, first, last, fields, 1);
 }
 
 /* Some blocks of a row of x [n][stride], times g unless NULL, to q. */

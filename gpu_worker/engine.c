@@ -14,21 +14,44 @@
 HILL_EMBED(gpu_worker_shared_cl, "gpu_worker/shared.cl");
 HILL_EMBED(gpu_worker_product_cl, "gpu_worker/product.cl");
 HILL_EMBED(gpu_worker_matmul_cl, "gpu_worker/matmul.cl");
+HILL_EMBED(gpu_worker_matmul_groups_cl, "gpu_worker/matmul_groups.cl");
 HILL_EMBED(gpu_worker_decode_product_cl, "gpu_worker/decode_product.cl");
+HILL_EMBED(gpu_worker_step_cl, "gpu_worker/step.cl");
 HILL_EMBED(gpu_worker_decode_cl, "gpu_worker/decode.cl");
+HILL_EMBED(gpu_worker_decode_groups_cl, "gpu_worker/decode_groups.cl");
 HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
+HILL_EMBED(gpu_worker_attention_groups_cl, "gpu_worker/attention_groups.cl");
 
 static const char *const kernel_names[KERNEL_COUNT] = {
-    [KERNEL_GEMM_STORE] = "gemm_store",       [KERNEL_GEMM_ADD] = "gemm_add",
-    [KERNEL_GEMM_ACTIVATE] = "gemm_activate", [KERNEL_QUANTISE_ROWS] = "quantise_rows",
-    [KERNEL_NORM_ROWS] = "norm_rows",         [KERNEL_ROTATE_STORE] = "rotate_store",
-    [KERNEL_JOIN_ROWS] = "join_rows",         [KERNEL_LOAD_ENTRIES] = "load_entries",
-    [KERNEL_ATTEND_CHUNK] = "attend_chunk",   [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
-    [KERNEL_WEIGH_HEADS] = "weigh_heads",     [KERNEL_SUM_ROWS] = "sum_rows",
-    [KERNEL_PACK_KEYS] = "pack_keys",         [KERNEL_PROBE_ROWS] = "probe_rows",
-    [KERNEL_PROBE_KEYS] = "probe_keys",       [KERNEL_STEP] = "decode_step",
-    [KERNEL_LAYERS] = "decode_layers",        [KERNEL_NOTE] = "note_layer",
+    [KERNEL_GEMM_STORE] = "gemm_store",
+    [KERNEL_GEMM_ADD] = "gemm_add",
+    [KERNEL_GEMM_ACTIVATE] = "gemm_activate",
+    [KERNEL_QUANTISE_ROWS] = "quantise_rows",
+    [KERNEL_NORM_ROWS] = "norm_rows",
+    [KERNEL_ROTATE_STORE] = "rotate_store",
+    [KERNEL_JOIN_ROWS] = "join_rows",
+    [KERNEL_LOAD_ENTRIES] = "load_entries",
+    [KERNEL_ATTEND_CHUNK] = "attend_chunk",
+    [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
+    [KERNEL_WEIGH_HEADS] = "weigh_heads",
+    [KERNEL_SUM_ROWS] = "sum_rows",
+    [KERNEL_PACK_KEYS] = "pack_keys",
+    [KERNEL_PROBE_ROWS] = "probe_rows",
+    [KERNEL_PROBE_KEYS] = "probe_keys",
+    [KERNEL_STEP] = "decode_step",
+    [KERNEL_LAYERS] = "decode_layers",
+    [KERNEL_NOTE] = "note_layer",
     [KERNEL_WARM] = "warm_weights",
+    [KERNEL_SCATTER_GROUPS] = "scatter_groups",
+    [KERNEL_ATTEND_GROUPS] = "attend_groups",
+    [KERNEL_COMBINE_GROUPS] = "combine_groups",
+    [KERNEL_PREPARE_GROUPS] = "prepare_groups",
+    [KERNEL_ADD_GROUPS] = "add_groups",
+    [KERNEL_GATE_UP_GROUPS] = "gate_up_groups",
+    [KERNEL_PROJECT_GROUPS] = "project_groups",
+    [KERNEL_LOGITS_GROUPS] = "logits_groups",
+    [KERNEL_JOIN_GROUPS] = "join_groups",
+    [KERNEL_HEADS_GROUPS] = "heads_groups",
 };
 
 /* ---- tables ---- */
@@ -85,11 +108,25 @@ static int best_dot(const struct engine *e)
     return 0;
 }
 
+void engine_choose_kernels(struct cldevice *device)
+{
+    const char *wish = getenv("HILL_TEST_WORK_GROUPS");
+    if (wish && *wish)
+        device->has_groups = *wish != '0';
+    if (!device->has_groups)
+        return;
+    size_t used = strlen(device->name);
+    snprintf(device->name + used, sizeof device->name - used, " (work groups)");
+    device->shares_memory = false;
+}
+
 uint64_t engine_kernels(void)
 {
-    static const char *const sources[] = {gpu_worker_shared_cl,         gpu_worker_product_cl,
-                                          gpu_worker_matmul_cl,         gpu_worker_attention_cl,
-                                          gpu_worker_decode_product_cl, gpu_worker_decode_cl};
+    static const char *const sources[] = {
+        gpu_worker_shared_cl,         gpu_worker_product_cl,   gpu_worker_matmul_cl,
+        gpu_worker_matmul_groups_cl,  gpu_worker_attention_cl, gpu_worker_attention_groups_cl,
+        gpu_worker_decode_product_cl, gpu_worker_step_cl,      gpu_worker_decode_cl,
+        gpu_worker_decode_groups_cl};
     uint64_t hash = 0;
     for (unsigned i = 0; i < sizeof sources / sizeof *sources; i++)
         hash = XXH64(sources[i], strlen(sources[i]), hash);
@@ -100,11 +137,15 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
                                 struct hill_why *why)
 {
     const struct model_hparams *hp = &e->hp;
-    static const char *const parts[PROGRAM_COUNT][3] = {
-        {gpu_worker_product_cl, gpu_worker_matmul_cl, ""},
-        {gpu_worker_attention_cl, "", ""},
-        {gpu_worker_product_cl, gpu_worker_decode_product_cl, gpu_worker_decode_cl}};
-    const char *const *part = parts[program];
+    static const char *const parts[2][PROGRAM_COUNT][4] = {
+        {{gpu_worker_product_cl, gpu_worker_matmul_cl, "", ""},
+         {gpu_worker_attention_cl, "", "", ""},
+         {gpu_worker_product_cl, gpu_worker_decode_product_cl, gpu_worker_step_cl,
+          gpu_worker_decode_cl}},
+        {{gpu_worker_product_cl, gpu_worker_matmul_groups_cl, "", ""},
+         {gpu_worker_attention_cl, gpu_worker_attention_groups_cl, "", ""},
+         {gpu_worker_product_cl, gpu_worker_step_cl, gpu_worker_decode_groups_cl, ""}}};
+    const char *const *part = parts[e->device.has_groups][program];
     char options[1024], *source = NULL;
     int used = snprintf(options, sizeof options,
                         "-cl-std=CL1.2 -DROWS=%u -DACTIVATION=%d -DLAYER_NORM=%d -DNORM_HEADS=%d "
@@ -120,6 +161,11 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
                          "-DROPE_DIMS=%u -DSCORE_SCALE=%.9ef",
                          ATTEND_SUBTILES, ATTEND_KEYS, hp->head_dim, hp->n_heads, hp->n_kv_heads,
                          hp->rope_dims, 1.4426950408889634 / sqrt(hp->attention_dims));
+    if (e->device.has_groups)
+        used += snprintf(options + used, sizeof options - (size_t)used,
+                         " -DLANES=%d -DGROUP_ITEMS=%u -DGROUP_HEADS=%u -DX_SPACE=%s",
+                         program == PROGRAM_ATTENTION ? 16 : 1, CLDEVICE_GROUP_ITEMS, GROUP_HEADS,
+                         program == PROGRAM_MATMUL ? "__local" : "__global");
     if (program == PROGRAM_DECODE)
         snprintf(options + used, sizeof options - (size_t)used,
                  " -DDECODE_TILE=%u -DQKV_DIMS=%u -DMAX_ROWS=%u -DX_STRIDE=%u -DACT_STRIDE=%u "
@@ -127,7 +173,8 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
                  DECODE_TILE, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
                  ENGINE_SEQUENCES_MAX, e->hidden_stride, e->act_stride, logits_stride(e),
                  quant_stride(e), QUANT_BLOCKS);
-    if (asprintf(&source, "%s%s%s%s", gpu_worker_shared_cl, part[0], part[1], part[2]) < 0) {
+    if (asprintf(&source, "%s%s%s%s%s", gpu_worker_shared_cl, part[0], part[1], part[2], part[3]) <
+        0) {
         hill_fail(why, HILL_E_NOMEM, "no memory for the kernels' source");
         return NULL;
     }
@@ -155,6 +202,8 @@ static int build_kernels(struct engine *e, struct hill_why *why)
     int rc = build_programs(e, why);
     for (int k = 0; !rc && k < KERNEL_COUNT; k++) {
         cl_int status;
+        if (k >= KERNEL_STEP && (k >= KERNEL_SCATTER_GROUPS) != e->device.has_groups)
+            continue;
         enum program p = k <= KERNEL_QUANTISE_ROWS ? PROGRAM_MATMUL
                          : k >= KERNEL_STEP        ? PROGRAM_DECODE
                                                    : PROGRAM_ATTENTION;

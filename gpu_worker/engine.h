@@ -73,6 +73,11 @@ uint32_t engine_hot_entries(const struct engine *engine);
 
 const struct model_hparams *engine_hparams(const struct engine *engine);
 uint64_t engine_weight_bytes(const struct engine *engine);
+/* Before engine_create: has_groups is which of the two sets of kernels the engine takes, that of
+ * work groups or that of register tiles. HILL_TEST_WORK_GROUPS=1 asks for work groups, of a CPU
+ * too, which is then taken for a device with memory of its own; 0 asks for register tiles, of a GPU
+ * too. Work groups are behind the device's name from then on. */
+void engine_choose_kernels(struct cldevice *device);
 /* A hash of the kernels' source: with others the same tokens may have other entries. */
 uint64_t engine_kernels(void);
 /* KV and activation bytes that are allocated now, and those that a prompt of n_tokens after n_past

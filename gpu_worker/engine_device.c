@@ -39,12 +39,14 @@ static int set_args(struct engine *e, const struct launch *launch, const struct 
 int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                   uint32_t n_args, struct hill_why *why)
 {
-    static const size_t local[2] = {1, 1};
+    static const size_t one[2] = {1, 1}, group[2] = {CLDEVICE_GROUP_ITEMS, 1};
+    const size_t *local = launch->groups ? group : e->device.has_groups ? NULL : one;
+    const size_t size[2] = {launch->size[0] * (launch->groups ? group[0] : 1), launch->size[1]};
     int rc = set_args(e, launch, args, n_args, why);
     if (rc)
         return rc;
-    return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, NULL, launch->size,
-                                                 local, launch->after ? 1 : 0, launch->after,
+    return cldevice_check(clEnqueueNDRangeKernel(e->queue, launch->kernel, 2, NULL, size, local,
+                                                 launch->after ? 1 : 0, launch->after,
                                                  launch->event),
                           launch->name, why);
 }

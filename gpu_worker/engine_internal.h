@@ -13,7 +13,9 @@
 #define ATTEND_SUBTILES 4u  /* row tiles of an attention work item */
 #define ATTEND_KEYS     64u /* keys of an attention tile */
 #define DECODE_TILE     128u
-#define QUANT_BLOCKS    16u  /* blocks of 32 values that a task of decode.cl makes int8 */
+#define QUANT_BLOCKS    16u /* blocks of 32 values that a task of decode.cl makes int8 */
+#define GROUP_TILES     (CLDEVICE_GROUP_ITEMS / 16) /* row tiles of a group (matmul_groups.cl) */
+#define GROUP_HEADS     8u   /* heads of a group that attends (decode_groups.cl) */
 #define UPLOAD_BATCH    127u /* entries of one transfer to a device with memory of its own */
 
 enum kernel {
@@ -36,6 +38,16 @@ enum kernel {
     KERNEL_LAYERS,
     KERNEL_NOTE,
     KERNEL_WARM,
+    KERNEL_SCATTER_GROUPS,
+    KERNEL_ATTEND_GROUPS,
+    KERNEL_COMBINE_GROUPS,
+    KERNEL_PREPARE_GROUPS,
+    KERNEL_ADD_GROUPS,
+    KERNEL_GATE_UP_GROUPS,
+    KERNEL_PROJECT_GROUPS,
+    KERNEL_LOGITS_GROUPS,
+    KERNEL_JOIN_GROUPS,
+    KERNEL_HEADS_GROUPS,
     KERNEL_COUNT
 };
 
@@ -261,24 +273,33 @@ struct kernel_arg {
         }                                                                                          \
     }
 
-/* A launch of size[0] x size[1] work items. */
+/* A launch of size[0] x size[1] work items, or work groups of CLDEVICE_GROUP_ITEMS. Items alone
+ * share nothing: on a device with work groups the runtime puts them together as it likes. */
 struct launch {
     cl_kernel kernel;
     const char *name;
     size_t size[2];
+    bool groups;
     cl_event *event;       /* NULL: none wanted */
     const cl_event *after; /* NULL: nothing but what is queued before it */
 };
 int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                   uint32_t n_args, struct hill_why *why);
 /* A launch of a kernel of prefill, whose first argument is what its index 0 begins at. */
-#define LAUNCH(e, kernel_id, index0, size0, size1, event_out, why, ...)                            \
+#define LAUNCH_AS(e, groups, kernel_id, index0, size0, size1, event_out, why, ...)                 \
     engine_launch(                                                                                 \
         (e),                                                                                       \
         &(struct launch){                                                                          \
-            (e)->kernels[kernel_id], #kernel_id, {(size0), (size1)}, (event_out), NULL},           \
+            (e)->kernels[kernel_id], #kernel_id, {(size0), (size1)}, (groups), (event_out), NULL}, \
         (const struct kernel_arg[]){ARG_U32(index0), __VA_ARGS__},                                 \
         1 + sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
+#define LAUNCH(e, kernel_id, index0, size0, size1, event_out, why, ...)                            \
+    LAUNCH_AS(e, false, kernel_id, index0, size0, size1, event_out, why, __VA_ARGS__)
+/* The same over row tiles, of which a work group has GROUP_TILES. */
+#define LAUNCH_TILES(e, kernel_id, tile0, n_tiles, size1, event_out, why, ...)                     \
+    LAUNCH_AS(e, (e)->device.has_groups, kernel_id, tile0,                                         \
+              (e)->device.has_groups ? ((n_tiles) + GROUP_TILES - 1) / GROUP_TILES : (n_tiles),    \
+              size1, event_out, why, __VA_ARGS__)
 
 /* The weights that are being called to the caches are wanted now, or not any more. */
 void engine_end_warming(struct engine *e);

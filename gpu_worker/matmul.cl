@@ -141,10 +141,12 @@ __kernel void gemm_add(uint index0, __global const float *a, uint a_stride,
 
 /* The FFN's first product, activated (shared.cl), packed for the next product: out
  * [tiles][out_stride][ROWS]. Gate's panels, then as many of up's; without a gate all are up's.
- * bias: NULL, or what is added first, [16 * panels]; without a gate only. */
+ * bias: NULL, or what is added first, [16 * panels]; without a gate only. Rows beyond n_rows are
+ * computed too: the tile is there. */
 __kernel void gemm_activate(uint index0, __global const float *a, uint a_stride,
                             __global const uint *quantised, __global const uint *w, uint k,
-                            __global const float *bias, __global float *out, uint out_stride)
+                            __global const float *bias, __global float *out, uint out_stride,
+                            uint n_rows)
 {
     size_t tile = index0 + get_global_id(0), panel = get_global_id(1);
     float16 gate[ROWS], up[ROWS];

@@ -197,7 +197,8 @@ static int enqueue_quantise(struct engine *e, const struct matrix *m, cl_mem row
 {
     if (!m->quantised)
         return 0;
-    return LAUNCH(e, KERNEL_QUANTISE_ROWS, first_tile, n_tiles, m->k / 32, NULL, why,
+    uint32_t items = e->device.has_groups ? TILE_ROWS : 1; /* of a row, or of a tile's rows */
+    return LAUNCH(e, KERNEL_QUANTISE_ROWS, first_tile, n_tiles * items, m->k / 32, NULL, why,
                   ARG_BUFFER(rows), ARG_U32(stride), ARG_U32(m->k),
                   ARG_BUFFER(e->quantised_rows.mem));
 }
@@ -217,10 +218,10 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
     if (!rc)
         rc = enqueue_quantise(e, &w->qkv, e->normed.mem, e->hp.n_embd, 0, tiles, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_STORE, 0, tiles, w->qkv.panels / 2, NULL, why,
-                    ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(quantised),
-                    ARG_BUFFER(w->qkv.buffer), ARG_U32(w->qkv.k), ARG_U32(u->count),
-                    ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride));
+        rc = LAUNCH_TILES(e, KERNEL_GEMM_STORE, 0, tiles, w->qkv.panels / 2, NULL, why,
+                          ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(quantised),
+                          ARG_BUFFER(w->qkv.buffer), ARG_U32(w->qkv.k), ARG_U32(u->count),
+                          ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride));
     if (!rc)
         rc = LAUNCH(e, KERNEL_ROTATE_STORE, 0, u->count, 1, &e->stored[parity], why,
                     ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias),
@@ -247,11 +248,14 @@ static int enqueue_attention(struct engine *e, const struct engine_unit *u, uint
     uint32_t tiles = row_tiles(u->count);
     uint32_t blocks = (tiles + ATTEND_SUBTILES - 1) / ATTEND_SUBTILES;
     cl_mem log_sums = mass_log_sums(e);
-    return LAUNCH(e, KERNEL_ATTEND_CHUNK, block_start, blocks - block_start, e->hp.n_heads, NULL,
-                  why, ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->kt.mem),
-                  ARG_BUFFER(e->v.mem), ARG_U32(e->panels), ARG_U32(unit_key(e, u)),
-                  ARG_U32(u->count), ARG_U32(model_layer_window(&e->hp, u->layer)),
-                  ARG_BUFFER(e->attended.mem), ARG_BUFFER(log_sums));
+    bool groups = e->device.has_groups; /* a group has a tile, an item a block of them */
+    uint32_t from = groups ? block_start * ATTEND_SUBTILES : block_start;
+    return LAUNCH_AS(e, groups, KERNEL_ATTEND_CHUNK, from, (groups ? tiles : blocks) - from,
+                     e->hp.n_heads, NULL, why, ARG_BUFFER(e->q.mem), ARG_U32(tiles),
+                     ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels),
+                     ARG_U32(unit_key(e, u)), ARG_U32(u->count),
+                     ARG_U32(model_layer_window(&e->hp, u->layer)), ARG_BUFFER(e->attended.mem),
+                     ARG_BUFFER(log_sums));
 }
 
 /* Row tiles of a chunk from `start` on, and what tells that the last product is computed. */
@@ -269,15 +273,16 @@ static int enqueue_addition(struct engine *e, const struct engine_unit *u, struc
     cl_mem quantised = quantised_rows(e), hidden = prompt_hidden(e);
     int rc = enqueue_quantise(e, m, a->mem, a_stride, span.start, span.rest, why);
     if (!rc && !m->bias && !norm)
-        return LAUNCH(e, KERNEL_GEMM_ADD, span.start, span.rest, m->panels / 2, span.event, why,
-                      ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
-                      ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count), ARG_BUFFER(hidden),
-                      ARG_U32(e->hidden_stride), ARG_U32(first_row(e, u)));
+        return LAUNCH_TILES(e, KERNEL_GEMM_ADD, span.start, span.rest, m->panels / 2, span.event,
+                            why, ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
+                            ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count),
+                            ARG_BUFFER(hidden), ARG_U32(e->hidden_stride),
+                            ARG_U32(first_row(e, u)));
     if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_STORE, span.start, span.rest, m->panels / 2, NULL, why,
-                    ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
-                    ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count),
-                    ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride));
+        rc = LAUNCH_TILES(e, KERNEL_GEMM_STORE, span.start, span.rest, m->panels / 2, NULL, why,
+                          ARG_BUFFER(a->mem), ARG_U32(a_stride), ARG_BUFFER(quantised),
+                          ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count),
+                          ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride));
     if (!rc)
         rc = LAUNCH(e, KERNEL_JOIN_ROWS, span.start * TILE_ROWS, u->count - span.start * TILE_ROWS,
                     1, span.event, why, ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride),
@@ -305,11 +310,11 @@ static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t 
     if (!rc)
         rc = enqueue_quantise(e, &w->gate_up, e->normed.mem, e->hp.n_embd, start, rest, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_GEMM_ACTIVATE, start, rest, w->gate_up.panels / 2, NULL, why,
-                    ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(quantised),
-                    ARG_BUFFER(w->gate_up.buffer), ARG_U32(w->gate_up.k),
-                    ARG_BUFFER(w->gate_up.bias), ARG_BUFFER(e->activated.mem),
-                    ARG_U32(e->act_stride));
+        rc = LAUNCH_TILES(e, KERNEL_GEMM_ACTIVATE, start, rest, w->gate_up.panels / 2, NULL, why,
+                          ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(quantised),
+                          ARG_BUFFER(w->gate_up.buffer), ARG_U32(w->gate_up.k),
+                          ARG_BUFFER(w->gate_up.bias), ARG_BUFFER(e->activated.mem),
+                          ARG_U32(e->act_stride), ARG_U32(u->count));
     if (!rc)
         rc = enqueue_addition(e, u, (struct tile_span){start, rest, &settled}, &e->activated,
                               e->act_stride, &w->down, w->post_ffn_norm, why);

@@ -1,7 +1,8 @@
 /*
  * product.cl - a panel of a weight matrix times rows of activations, for every tensor type. Put
- * before matmul.cl (prefill) and decode.cl, which both compute from the same packed weights.
- * -D TYPES: a bit for each type that the model has.
+ * before the kernels of prefill and decode, which all compute from the same packed weights, with
+ * register tiles (LANES 16) and with work groups (LANES 1, see shared.cl) alike.
+ * -D TYPES: a bit for each type that the model has. X_SPACE: where quantised activations lie.
  *
  * A panel is 16 outputs side by side, as gpu_worker/pack.h lays them out. F32, F16 and BF16 are
  * computed in F32. A quantised type is computed from its codes, in one rounding that the model did
@@ -73,8 +74,8 @@ static __global const uchar *panel_of(__global const uint *matrix, struct run ru
     _Pragma("unroll") for (uint line = 0; line < (bytes); line += 64)                              \
         PREFETCH((__global const uchar *)(p) + AHEAD_BYTES + line);
 
-#define LOAD_F32(i, p) vload16((i), (p))
-#if defined(__AVX512F__) && __has_builtin(__builtin_ia32_vcvtph2ps512_mask)
+#define LOAD_F32(i, p) LOAD_LANES((i), (p))
+#if LANES == 16 && defined(__AVX512F__) && __has_builtin(__builtin_ia32_vcvtph2ps512_mask)
 typedef short halves16 __attribute__((__vector_size__(32)));
 typedef float floats16 __attribute__((__vector_size__(64)));
 /* one instruction, where vload_half16 takes three */
@@ -87,13 +88,28 @@ INLINE float16 load_f16(size_t i, __global const half *p)
 }
 #define LOAD_F16(i, p) load_f16((i), (p))
 #else
-#define LOAD_F16(i, p) vload_half16((i), (p))
+#define LOAD_F16(i, p) LOAD_HALF_LANES((i), (p))
 #endif
-#define LOAD_BF16(i, p) as_float16(convert_uint16(vload16((i), (p))) << 16)
+#if LANES == 16
+#define AS_FLOATS(v) as_float16(v)
+#else
+#define AS_FLOATS(v) as_float(v)
+#endif
+#define LOAD_BF16(i, p) AS_FLOATS(CONVERT(uint)(LOAD_LANES((i), (p))) << 16)
 
-/* ---- dot products of four codes and four activations in each of 16 lanes ---- */
+/* ---- dot products of four codes and four activations in each lane ---- */
 
-#if HILL_DOT == 3 && defined(__AVX512F__)
+#ifndef X_SPACE
+#define X_SPACE __global
+#endif
+
+#if LANES == 1
+INLINE int dot4(int sum, uint codes, X_SPACE const uint *x, const int bits)
+{
+    int4 products = convert_int4(as_uchar4(codes)) * convert_int4(as_char4(*x));
+    return sum + (products.x + products.y) + (products.z + products.w);
+}
+#elif HILL_DOT == 3 && defined(__AVX512F__)
 INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bits)
 {
     /* the compiler may take the processor for an older one, which is why this is no builtin */
@@ -155,7 +171,8 @@ INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bit
 __constant uchar iq4_levels[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                    129, 141, 153, 166, 181, 197, 217, 241};
 
-#if HILL_DOT >= 2 && defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pshufb512)
+#if LANES == 16 && HILL_DOT >= 2 && defined(__AVX512BW__) &&                                       \
+    __has_builtin(__builtin_ia32_pshufb512)
 typedef char look64 __attribute__((__vector_size__(64)));
 INLINE uint16 look_up(uint16 codes)
 {
@@ -166,6 +183,12 @@ INLINE uint16 look_up(uint16 codes)
     return __builtin_astype(
         __builtin_ia32_pshufb512(__builtin_astype(table, look64), __builtin_astype(codes, look64)),
         uint16);
+}
+#elif LANES == 1
+INLINE uint look_up(uint c)
+{
+    return iq4_levels[c & 15] | (uint)iq4_levels[c >> 8 & 15] << 8 |
+           (uint)iq4_levels[c >> 16 & 15] << 16 | (uint)iq4_levels[c >> 24 & 15] << 24;
 }
 #else
 INLINE uint16 look_up(uint16 codes)
@@ -183,20 +206,21 @@ INLINE uint16 look_up(uint16 codes)
 
 /* The codes of 32 values: w[g] has those of values 4g .. 4g + 3, a byte each, in each lane. pack.h
  * says how they lie. */
-INLINE void unpack(const int bits, const int table, __global const uint *codes, uint16 *w)
+INLINE void unpack(const int bits, const int table, __global const uint *codes, uints *w)
 {
     const int low = bits == 8 ? 8 : bits >= 4 ? 4 : 2;
 #pragma unroll
     for (int g = 0; g < 8; g++) {
         const int vectors = low, vector = g % vectors, shift = g / vectors * low;
         const uint mask = low == 8 ? 0xffffffffu : low == 4 ? 0x0f0f0f0fu : 0x03030303u;
-        w[g] = vload16(vector, codes) >> (uint)shift & mask;
+        w[g] = LOAD_LANES(vector, codes) >> (uint)shift & mask;
         if (table)
             w[g] = look_up(w[g]);
         if (bits - low == 1)
-            w[g] |= (vload16(low, codes) >> (uint)g & 0x01010101u) << (uint)low;
+            w[g] |= (LOAD_LANES(low, codes) >> (uint)g & 0x01010101u) << (uint)low;
         if (bits - low == 2)
-            w[g] |= (vload16(low + g % 2, codes) >> (uint)(g / 2 * 2) & 0x03030303u) << (uint)low;
+            w[g] |= (LOAD_LANES(low + g % 2, codes) >> (uint)(g / 2 * 2) & 0x03030303u)
+                    << (uint)low;
     }
 }
 
@@ -214,84 +238,95 @@ INLINE void unpack(const int bits, const int table, __global const uint *codes, 
 #define FIELDS 5
 enum field { SCALE, MINUS_SUM, MINUS_FIRST, MINUS_LAST, SCALED_SUM };
 struct activations {
-    __global const uint *words;
+    X_SPACE const uint *words;
     size_t word_stride, row_stride;
-    __global const uint *fields;
+    X_SPACE const uint *fields;
     size_t block_stride, field_stride, field_row_stride;
 };
 
 #define FIELD(f, r) at[(f) * x.field_stride + (r) * x.field_row_stride]
 
+/* Before the codes of 32 values, their scales; before a block, d and dmin. */
+#define SCALE_BYTES(kind)    ((kind) == ONE_F16 ? 0 : (kind) == ONE_BYTE ? 16 : 32)
+#define PART_BYTES(kind, bits) (SCALE_BYTES(kind) + 64 * (bits))
+#define HEAD_BYTES(sign)     ((sign) ? 64 : 32)
+
+/* The next 32 values of a panel, which lie at `part`, are added to sums [rows]. d, dmin: of their
+ * block. q, at: where the first row's words and fields of these values are. */
+INLINE void add_part(const int rows, const int bits, const int zero, const int table,
+                     const int kind, const int sign, floats d, floats dmin,
+                     __global const uchar *part, X_SPACE const uint *words,
+                     X_SPACE const uint *at, struct activations x, floats *sums)
+{
+    const bool halves = kind == TWO_BYTES || kind == TWO_NIBBLES;
+    floats s0 = d, s1 = d, m0 = dmin, m1 = dmin;
+    if (kind == BYTES) {
+        s0 = d * CONVERT(float)(LOAD_LANES(0, part));
+        m0 = dmin * CONVERT(float)(LOAD_LANES(1, part));
+    } else if (kind == TWO_BYTES) {
+        s0 = d * CONVERT(float)(LOAD_LANES(0, (__global const char *)part));
+        s1 = d * CONVERT(float)(LOAD_LANES(1, (__global const char *)part));
+    } else if (kind == TWO_NIBBLES) {
+        uints a = CONVERT(uint)(LOAD_LANES(0, part)), b = CONVERT(uint)(LOAD_LANES(1, part));
+        s0 = d * CONVERT(float)(a & 15u);
+        s1 = d * CONVERT(float)(b & 15u);
+        m0 = dmin * CONVERT(float)(a >> 4u);
+        m1 = dmin * CONVERT(float)(b >> 4u);
+    } else if (kind == ONE_BYTE) {
+        s0 = d * CONVERT(float)(LOAD_LANES(0, (__global const char *)part));
+    }
+    uints w[8];
+    unpack(bits, table, (__global const uint *)(part + SCALE_BYTES(kind)), w);
+#pragma unroll
+    for (int r = 0; r < rows; r++) {
+        X_SPACE const uint *q = words + r * x.row_stride;
+        ints first = (ints)(zero ? zero * (int)FIELD(halves ? MINUS_FIRST : MINUS_SUM, r) : 0);
+        ints last = (ints)(zero ? zero * (int)FIELD(MINUS_LAST, r) : 0);
+#pragma unroll
+        for (int g = 0; g < 8; g++) {
+            if (halves && g >= 4)
+                last = dot4(last, w[g], q + g * x.word_stride, table ? 8 : bits);
+            else
+                first = dot4(first, w[g], q + g * x.word_stride, table ? 8 : bits);
+        }
+        floats t = CONVERT(float)(first) * s0;
+        if (halves)
+            t = fma(CONVERT(float)(last), s1, t);
+        float scale = as_float(FIELD(SCALE, r));
+        sums[r] = fma(t, (floats)(scale), sums[r]);
+        if (sign && halves) {
+            sums[r] = fma(m0, (floats)(-(float)(int)FIELD(MINUS_FIRST, r) * scale), sums[r]);
+            sums[r] = fma(m1, (floats)(-(float)(int)FIELD(MINUS_LAST, r) * scale), sums[r]);
+        } else if (sign) {
+            sums[r] = fma(m0, (floats)(as_float(FIELD(SCALED_SUM, r))), sums[r]);
+        }
+    }
+}
+
+#if LANES == 16
 /* y [rows] of a panel of a quantised type: a weight is unpacked once for all rows. */
 INLINE void quant_product(const int rows, const int bits, const int zero, const int table,
                           const int kind, const int sign, __global const uchar *panel, uint k,
-                          struct activations x, float16 *y)
+                          struct activations x, floats *y)
 {
     const uint inner = kind == ONE_F16 ? 1 : 8;
-    const bool halves = kind == TWO_BYTES || kind == TWO_NIBBLES;
-    const uint scale_bytes = kind == ONE_F16 ? 0 : kind == ONE_BYTE ? 16 : 32;
     __global const uchar *at_weights = panel;
-    __global const uint *words = x.words, *at = x.fields;
-    float16 sums[12]; /* the most rows of a call */
+    X_SPACE const uint *words = x.words, *at = x.fields;
+    floats sums[12]; /* the most rows of a call */
 #pragma unroll
     for (int r = 0; r < rows; r++)
-        sums[r] = (float16)(0.0f);
+        sums[r] = (floats)(0.0f);
     for (uint block = 0; block < k / 32; block += inner) {
-        float16 d = vload_half16(0, (__global const half *)at_weights), dmin = d;
+        floats d = LOAD_HALF_LANES(0, (__global const half *)at_weights), dmin = d;
         if (sign)
-            dmin = vload_half16(1, (__global const half *)at_weights) * (float)sign;
-        at_weights += sign ? 64 : 32;
+            dmin = LOAD_HALF_LANES(1, (__global const half *)at_weights) * (float)sign;
+        at_weights += HEAD_BYTES(sign);
         for (uint i = 0; i < inner; i++) {
-            __global const uchar *scales = at_weights;
-            float16 s0 = d, s1 = d, m0 = dmin, m1 = dmin;
-            if (kind == BYTES) {
-                s0 = d * convert_float16(vload16(0, scales));
-                m0 = dmin * convert_float16(vload16(1, scales));
-            } else if (kind == TWO_BYTES) {
-                s0 = d * convert_float16(as_char16(vload16(0, scales)));
-                s1 = d * convert_float16(as_char16(vload16(1, scales)));
-            } else if (kind == TWO_NIBBLES) {
-                uchar16 a = vload16(0, scales), b = vload16(1, scales);
-                s0 = d * convert_float16(a & (uchar)15);
-                s1 = d * convert_float16(b & (uchar)15);
-                m0 = dmin * convert_float16(a >> (uchar)4);
-                m1 = dmin * convert_float16(b >> (uchar)4);
-            } else if (kind == ONE_BYTE) {
-                s0 = d * convert_float16(as_char16(vload16(0, scales)));
-            }
-            uint16 w[8];
             if (rows <= 4) { /* more take so long that the next weights are there */
-                PREFETCH_AHEAD(at_weights, scale_bytes + 64 * bits)
+                PREFETCH_AHEAD(at_weights, PART_BYTES(kind, bits))
             }
-            unpack(bits, table, (__global const uint *)(at_weights + scale_bytes), w);
-            at_weights += scale_bytes + 64 * bits;
-#pragma unroll
-            for (int r = 0; r < rows; r++) {
-                __global const uint *q = words + r * x.row_stride;
-                int16 first =
-                    (int16)(zero ? zero * (int)FIELD(halves ? MINUS_FIRST : MINUS_SUM, r) : 0);
-                int16 last = (int16)(zero ? zero * (int)FIELD(MINUS_LAST, r) : 0);
-#pragma unroll
-                for (int g = 0; g < 8; g++) {
-                    if (halves && g >= 4)
-                        last = dot4(last, w[g], q + g * x.word_stride, table ? 8 : bits);
-                    else
-                        first = dot4(first, w[g], q + g * x.word_stride, table ? 8 : bits);
-                }
-                float16 t = convert_float16(first) * s0;
-                if (halves)
-                    t = fma(convert_float16(last), s1, t);
-                float scale = as_float(FIELD(SCALE, r));
-                sums[r] = fma(t, (float16)(scale), sums[r]);
-                if (sign && halves) {
-                    sums[r] =
-                        fma(m0, (float16)(-(float)(int)FIELD(MINUS_FIRST, r) * scale), sums[r]);
-                    sums[r] =
-                        fma(m1, (float16)(-(float)(int)FIELD(MINUS_LAST, r) * scale), sums[r]);
-                } else if (sign) {
-                    sums[r] = fma(m0, (float16)(as_float(FIELD(SCALED_SUM, r))), sums[r]);
-                }
-            }
+            add_part(rows, bits, zero, table, kind, sign, d, dmin, at_weights, words, at, x, sums);
+            at_weights += PART_BYTES(kind, bits);
             words += 8 * x.word_stride;
             at += x.block_stride;
         }
@@ -300,100 +335,134 @@ INLINE void quant_product(const int rows, const int bits, const int zero, const 
     for (int r = 0; r < rows; r++)
         y[r] = sums[r];
 }
-
-#if HAS(Q4_0)
-#define CASE_Q4_0(rows) case Q4_0: quant_product(rows, 4, 8, 0, ONE_F16, 0, panel, k, x, y); break;
 #else
-#define CASE_Q4_0(rows)
+/* Of a panel of a quantised type those parts of 32 values are added to y [rows] that are this work
+ * item's: from `first` on every step-th before k. x: of part `first`. */
+INLINE void quant_parts(const int rows, const int bits, const int zero, const int table,
+                        const int kind, const int sign, __global const uchar *panel, uint k,
+                        uint first, uint step, struct activations x, floats *y)
+{
+    const uint inner = kind == ONE_F16 ? 1 : 8;
+    const uint block_bytes = HEAD_BYTES(sign) + inner * PART_BYTES(kind, bits);
+    X_SPACE const uint *words = x.words, *at = x.fields;
+    for (uint part = first; part < k / 32; part += step) {
+        __global const uchar *block = panel + (size_t)(part / inner) * block_bytes;
+        floats d = LOAD_HALF_LANES(0, (__global const half *)block), dmin = d;
+        if (sign)
+            dmin = LOAD_HALF_LANES(1, (__global const half *)block) * (float)sign;
+        add_part(rows, bits, zero, table, kind, sign, d, dmin,
+                 block + HEAD_BYTES(sign) + part % inner * PART_BYTES(kind, bits), words, at, x, y);
+        words += step * 8 * x.word_stride;
+        at += step * x.block_stride;
+    }
+}
+#endif
+
+/* The cases of a switch over the type: DO(rows, bits, zero, table, kind, sign) for each type that
+ * the model has. */
+#if HAS(Q4_0)
+#define CASE_Q4_0(rows, DO) case Q4_0: DO(rows, 4, 8, 0, ONE_F16, 0); break;
+#else
+#define CASE_Q4_0(rows, DO)
 #endif
 #if HAS(Q4_1)
-#define CASE_Q4_1(rows) case Q4_1: quant_product(rows, 4, 0, 0, ONE_F16, 1, panel, k, x, y); break;
+#define CASE_Q4_1(rows, DO) case Q4_1: DO(rows, 4, 0, 0, ONE_F16, 1); break;
 #else
-#define CASE_Q4_1(rows)
+#define CASE_Q4_1(rows, DO)
 #endif
 #if HAS(Q5_0)
-#define CASE_Q5_0(rows) case Q5_0: quant_product(rows, 5, 16, 0, ONE_F16, 0, panel, k, x, y); break;
+#define CASE_Q5_0(rows, DO) case Q5_0: DO(rows, 5, 16, 0, ONE_F16, 0); break;
 #else
-#define CASE_Q5_0(rows)
+#define CASE_Q5_0(rows, DO)
 #endif
 #if HAS(Q5_1)
-#define CASE_Q5_1(rows) case Q5_1: quant_product(rows, 5, 0, 0, ONE_F16, 1, panel, k, x, y); break;
+#define CASE_Q5_1(rows, DO) case Q5_1: DO(rows, 5, 0, 0, ONE_F16, 1); break;
 #else
-#define CASE_Q5_1(rows)
+#define CASE_Q5_1(rows, DO)
 #endif
 #if HAS(Q8_0)
-#define CASE_Q8_0(rows)                                                                            \
-    case Q8_0:                                                                                     \
-        quant_product(rows, 8, 128, 0, ONE_F16, 0, panel, k, x, y);                                \
-        break;
+#define CASE_Q8_0(rows, DO) case Q8_0: DO(rows, 8, 128, 0, ONE_F16, 0); break;
 #else
-#define CASE_Q8_0(rows)
+#define CASE_Q8_0(rows, DO)
 #endif
 #if HAS(Q2_K)
-#define CASE_Q2_K(rows)                                                                            \
-    case Q2_K:                                                                                     \
-        quant_product(rows, 2, 0, 0, TWO_NIBBLES, -1, panel, k, x, y);                             \
-        break;
+#define CASE_Q2_K(rows, DO) case Q2_K: DO(rows, 2, 0, 0, TWO_NIBBLES, -1); break;
 #else
-#define CASE_Q2_K(rows)
+#define CASE_Q2_K(rows, DO)
 #endif
 #if HAS(Q3_K)
-#define CASE_Q3_K(rows)                                                                            \
-    case Q3_K:                                                                                     \
-        quant_product(rows, 3, 4, 0, TWO_BYTES, 0, panel, k, x, y);                                \
-        break;
+#define CASE_Q3_K(rows, DO) case Q3_K: DO(rows, 3, 4, 0, TWO_BYTES, 0); break;
 #else
-#define CASE_Q3_K(rows)
+#define CASE_Q3_K(rows, DO)
 #endif
 #if HAS(Q4_K)
-#define CASE_Q4_K(rows) case Q4_K: quant_product(rows, 4, 0, 0, BYTES, -1, panel, k, x, y); break;
+#define CASE_Q4_K(rows, DO) case Q4_K: DO(rows, 4, 0, 0, BYTES, -1); break;
 #else
-#define CASE_Q4_K(rows)
+#define CASE_Q4_K(rows, DO)
 #endif
 #if HAS(Q5_K)
-#define CASE_Q5_K(rows) case Q5_K: quant_product(rows, 5, 0, 0, BYTES, -1, panel, k, x, y); break;
+#define CASE_Q5_K(rows, DO) case Q5_K: DO(rows, 5, 0, 0, BYTES, -1); break;
 #else
-#define CASE_Q5_K(rows)
+#define CASE_Q5_K(rows, DO)
 #endif
 #if HAS(Q6_K)
-#define CASE_Q6_K(rows)                                                                            \
-    case Q6_K:                                                                                     \
-        quant_product(rows, 6, 32, 0, TWO_BYTES, 0, panel, k, x, y);                               \
-        break;
+#define CASE_Q6_K(rows, DO) case Q6_K: DO(rows, 6, 32, 0, TWO_BYTES, 0); break;
 #else
-#define CASE_Q6_K(rows)
+#define CASE_Q6_K(rows, DO)
 #endif
 #if HAS(IQ4_NL)
-#define CASE_IQ4_NL(rows)                                                                          \
-    case IQ4_NL:                                                                                   \
-        quant_product(rows, 4, 128, 1, ONE_F16, 0, panel, k, x, y);                                \
-        break;
+#define CASE_IQ4_NL(rows, DO) case IQ4_NL: DO(rows, 4, 128, 1, ONE_F16, 0); break;
 #else
-#define CASE_IQ4_NL(rows)
+#define CASE_IQ4_NL(rows, DO)
 #endif
 #if HAS(IQ4_XS)
-#define CASE_IQ4_XS(rows)                                                                          \
-    case IQ4_XS:                                                                                   \
-        quant_product(rows, 4, 128, 1, ONE_BYTE, 0, panel, k, x, y);                               \
-        break;
+#define CASE_IQ4_XS(rows, DO) case IQ4_XS: DO(rows, 4, 128, 1, ONE_BYTE, 0); break;
 #else
-#define CASE_IQ4_XS(rows)
+#define CASE_IQ4_XS(rows, DO)
 #endif
-#define QUANT_CASES(rows)                                                                          \
-    CASE_Q4_0(rows)                                                                                \
-    CASE_Q4_1(rows) CASE_Q5_0(rows) CASE_Q5_1(rows) CASE_Q8_0(rows) CASE_Q2_K(rows)                \
-        CASE_Q3_K(rows) CASE_Q4_K(rows) CASE_Q5_K(rows) CASE_Q6_K(rows) CASE_IQ4_NL(rows)          \
-            CASE_IQ4_XS(rows)
+#define EACH_QUANT(rows, DO)                                                                       \
+    CASE_Q4_0(rows, DO)                                                                            \
+    CASE_Q4_1(rows, DO) CASE_Q5_0(rows, DO) CASE_Q5_1(rows, DO) CASE_Q8_0(rows, DO)                \
+        CASE_Q2_K(rows, DO) CASE_Q3_K(rows, DO) CASE_Q4_K(rows, DO) CASE_Q5_K(rows, DO)            \
+            CASE_Q6_K(rows, DO) CASE_IQ4_NL(rows, DO) CASE_IQ4_XS(rows, DO)
+
+#if LANES == 16
+#define WHOLE_PANEL(rows, bits, zero, table, kind, sign)                                           \
+    quant_product(rows, bits, zero, table, kind, sign, panel, k, x, y)
+#define QUANT_CASES(rows) EACH_QUANT(rows, WHOLE_PANEL)
+#else
+#define OWN_PARTS(rows, bits, zero, table, kind, sign)                                             \
+    quant_parts(rows, bits, zero, table, kind, sign, panel, k, first, step, x, y)
+#define QUANT_CASES(rows) EACH_QUANT(rows, OWN_PARTS)
+#endif
 
 /* ---- activations ---- */
 
 /* 127 / max|x|, or 0 for a block that is taken for zeros. */
-INLINE float16 inverse_scale(float16 largest)
+INLINE floats inverse_scale(floats largest)
 {
-    return select((float16)(0.0f), 127.0f / largest, largest > 1e-30f);
+    return select((floats)(0.0f), 127.0f / largest, largest > 1e-30f);
 }
 
-INLINE float16 scale_of(float16 largest)
+INLINE floats scale_of(floats largest)
 {
-    return select((float16)(0.0f), largest / 127.0f, largest > 1e-30f);
+    return select((floats)(0.0f), largest / 127.0f, largest > 1e-30f);
 }
+
+/* A block's fields, `stride` apart, from its scale and the sums of its halves. */
+static void keep_fields(float scale, int first, int last, __global uint *fields, uint stride)
+{
+    fields[SCALE * stride] = as_uint(scale);
+    fields[MINUS_SUM * stride] = as_uint(-(first + last));
+    fields[MINUS_FIRST * stride] = as_uint(-first);
+    fields[MINUS_LAST * stride] = as_uint(-last);
+    fields[SCALED_SUM * stride] = as_uint(scale * (float)(first + last));
+}
+
+/* In decode a task makes up to QUANT_BLOCKS blocks of a row int8. */
+#ifdef QUANT_BLOCKS
+static uint quant_tasks_of_row(uint k)
+{
+    return (k / 32 + QUANT_BLOCKS - 1) / QUANT_BLOCKS;
+}
+#endif

@@ -2,10 +2,36 @@
  * shared.cl - what kernels of several files need: sums over a vector's lanes, RMS norm's factor,
  * and the FFN's activation. The host puts this text in front of every program's source.
  *
+ * LANES: how many outputs of a panel a work item has. 16: all of them, in vectors of 16 (a register
+ * tile, for CPUs). 1: one of them, in a work group of GROUP_ITEMS items of which 16 side by side
+ * share a panel (for GPUs). What both need is written once, over `floats`, `ints` and `uints`.
+ *
  * ACTIVATION is model/arch.h's enum arch_activation. With a gate, the first product of the FFN
  * has the gate's panels, then as many of up's; one of each gives 16 values. Without a gate each
  * panel gives 16.
  */
+#ifndef LANES
+#define LANES 16
+#endif
+#if LANES == 1
+typedef float floats;
+typedef int ints;
+typedef uint uints;
+#define LANE                  (get_local_id(0) % 16)
+#define LOAD_LANES(i, p)      (p)[16 * (size_t)(i) + LANE]
+#define LOAD_HALF_LANES(i, p) vload_half(16 * (size_t)(i) + LANE, (p))
+#define STORE_LANES(v, i, p)  (p)[16 * (size_t)(i) + LANE] = (v)
+#define CONVERT(type)         convert_##type
+#else
+typedef float16 floats;
+typedef int16 ints;
+typedef uint16 uints;
+#define LOAD_LANES(i, p)      vload16((i), (p))
+#define LOAD_HALF_LANES(i, p) vload_half16((i), (p))
+#define STORE_LANES(v, i, p)  vstore16((v), (i), (p))
+#define CONVERT(type)         convert_##type##16
+#endif
+
 static float add_lanes(float16 v)
 {
     float8 a = v.lo + v.hi;
@@ -36,15 +62,15 @@ static float rms_factor(__global const float *x, uint k, float eps)
 #define RELU       2
 #define GATED      (ACTIVATION != RELU)
 
-static float16 activate(float16 gate, float16 up)
+static floats activate(floats gate, floats up)
 {
 #if ACTIVATION == GELU_GATED
     /* x (1 + tanh(u)) / 2 = x / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
-    float16 u = 0.7978845608028654f * (gate + 0.044715f * gate * gate * gate);
+    floats u = 0.7978845608028654f * (gate + 0.044715f * gate * gate * gate);
     return gate / (1.0f + exp(-2.0f * u)) * up;
 #elif ACTIVATION == SILU_GATED
     return gate / (1.0f + exp(-gate)) * up;
 #else
-    return fmax(up, (float16)(0.0f));
+    return fmax(up, (floats)(0.0f));
 #endif
 }

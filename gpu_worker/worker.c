@@ -107,6 +107,7 @@ static int load_model(struct worker *w, struct hill_why *why)
     if (!rc)
         rc = cldevice_open(&w->device, s->device, why);
     if (!rc) {
+        engine_choose_kernels(&w->device);
         mask_sigterm(SIG_UNBLOCK);
         if (worker_link_stopping(w->link))
             rc = hill_fail(why, HILL_E_CANCELLED, "asked to end");

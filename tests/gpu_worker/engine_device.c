@@ -13,6 +13,7 @@ int device_open(void **state)
     (void)state;
     cldevice_set_threads(2);
     RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
+    engine_choose_kernels(&device);
     device.shares_memory &= getenv("HILL_TEST_OWN_MEMORY") == NULL;
     return 0;
 }
@@ -24,14 +25,25 @@ int device_close(void **state)
     return 0;
 }
 
-struct engine *make_engine_on(const struct random_model *m, bool own_memory)
+static struct engine *create(const struct random_model *m, bool shares_memory, bool groups)
 {
     struct hill_why why = {0};
     struct engine *engine = NULL;
     struct cldevice d = device;
-    d.shares_memory = device.shares_memory && !own_memory;
+    d.shares_memory = device.shares_memory && shares_memory;
+    d.has_groups = groups;
     RUN_CHECK(engine_create(&engine, &d, m->file, &m->hp, &why));
     return engine;
+}
+
+struct engine *make_engine_on(const struct random_model *m, bool own_memory)
+{
+    return create(m, !own_memory, device.has_groups);
+}
+
+struct engine *make_engine_with(const struct random_model *m, bool groups)
+{
+    return create(m, !groups, groups);
 }
 
 struct engine *make_engine(const struct random_model *m)

@@ -21,6 +21,9 @@ struct engine *make_engine_on(const struct random_model *m, bool own_memory);
 
 struct engine *make_engine(const struct random_model *m);
 
+/* With the kernels of work groups (on a device with memory of its own), or of register tiles. */
+struct engine *make_engine_with(const struct random_model *m, bool groups);
+
 /* Random ones. */
 void make_tokens(uint32_t *tokens, uint32_t n, uint32_t n_vocab, uint64_t seed);
 

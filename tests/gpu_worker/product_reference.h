@@ -55,15 +55,19 @@ static inline float reference_add(const struct block_format *f, const struct blo
     return y;
 }
 
+/* Parts of 32 values are added to `slices` sums in turn, which are added in order. */
 static inline float reference_quantised(const struct block_format *f, const uint8_t *row,
-                                        uint32_t k, const float *x)
+                                        uint32_t k, const float *x, uint32_t slices)
 {
     float y = 0;
-    for (uint32_t b = 0; b < k / f->items; b++) {
-        struct block_parts p;
-        block_split(f, row + (uint64_t)b * f->bytes, &p);
-        for (uint32_t at = 0; at < f->items; at += 32)
-            y = reference_add(f, &p, at, x + b * f->items + at, y);
+    for (uint32_t slice = 0; slice < slices; slice++) {
+        float sum = 0;
+        for (uint32_t part = slice; part < k / 32; part += slices) {
+            struct block_parts p;
+            block_split(f, row + (uint64_t)(part * 32 / f->items) * f->bytes, &p);
+            sum = reference_add(f, &p, part * 32 % f->items, x + part * 32, sum);
+        }
+        y = slices > 1 ? y + sum : sum;
     }
     return y;
 }

@@ -15,6 +15,9 @@
 
 enum { LANES = 8, STEPS = 4, CAPACITY = 200 };
 
+/* The device as it is, as one with memory of its own, or that with kernels of work groups. */
+enum where { AS_IT_IS, OWN_MEMORY, WORK_GROUPS };
+
 static const struct random_shape base_shape = RANDOM_SHAPE_SMALL(2);
 
 /* A sequence: its entries are kept on the host, some of them in its GPU slots as well. */
@@ -141,10 +144,11 @@ static void prefill(struct bed *b, struct lane *l)
 
 /* Lanes of 1 .. 1 + span prompt tokens, each decoded alone. */
 static void open_bed(struct bed *b, const struct random_shape *shape, uint32_t span, uint64_t seed,
-                     bool own_memory)
+                     enum where where)
 {
     random_model_make(&b->m, shape, seed);
-    b->engine = make_engine_on(&b->m, own_memory);
+    b->engine = where == WORK_GROUPS ? make_engine_with(&b->m, true)
+                                     : make_engine_on(&b->m, where == OWN_MEMORY);
     b->seed = seed;
     b->entry_bytes = 4 * shape->n_kv_heads * shape->head_dim;
     b->stride = (b->entry_bytes + 63) / 64 * 64;
@@ -206,11 +210,11 @@ static void run_together(struct bed *b, uint32_t n_sequences)
 }
 
 static void compare_with_alone(const struct random_shape *shape, uint32_t span, uint64_t seed,
-                               bool own_memory)
+                               enum where where)
 {
     static struct bed b;
     memset(&b, 0, sizeof b);
-    open_bed(&b, shape, span, seed, own_memory);
+    open_bed(&b, shape, span, seed, where);
     run_together(&b, LANES);
     close_bed(&b);
 }
@@ -218,7 +222,7 @@ static void compare_with_alone(const struct random_shape *shape, uint32_t span, 
 static void rows_give_the_bits_they_give_alone(void **state)
 {
     (void)state;
-    compare_with_alone(&base_shape, 60, 1, false);
+    compare_with_alone(&base_shape, 60, 1, AS_IT_IS);
 }
 
 static void with_half_precision_weights_too(void **state)
@@ -228,7 +232,7 @@ static void with_half_precision_weights_too(void **state)
     s.type = GGUF_TENSOR_F16;
     s.n_embd = 50; /* neither fours nor sixteens */
     s.n_ff = 71;
-    compare_with_alone(&s, 60, 2, false);
+    compare_with_alone(&s, 60, 2, AS_IT_IS);
 }
 
 static void with_odd_heads_and_one_kv_head(void **state)
@@ -239,7 +243,7 @@ static void with_odd_heads_and_one_kv_head(void **state)
     s.head_dim = 10;
     s.rope_dims = 6;
     s.n_embd = 37;
-    compare_with_alone(&s, 40, 3, false);
+    compare_with_alone(&s, 40, 3, AS_IT_IS);
 }
 
 static void with_lists_of_more_than_a_tile(void **state)
@@ -249,13 +253,13 @@ static void with_lists_of_more_than_a_tile(void **state)
     s.type = GGUF_TENSOR_F16;
     s.n_heads = 6;
     s.head_dim = s.rope_dims = 32;
-    compare_with_alone(&s, CAPACITY - STEPS - 1, 4, false);
+    compare_with_alone(&s, CAPACITY - STEPS - 1, 4, AS_IT_IS);
 }
 
 static void on_a_device_with_memory_of_its_own(void **state)
 {
     (void)state;
-    compare_with_alone(&base_shape, CAPACITY - STEPS - 1, 5, true);
+    compare_with_alone(&base_shape, CAPACITY - STEPS - 1, 5, OWN_MEMORY);
 }
 
 /* Whatever is beside a row, its activations become the same integers. */
@@ -266,8 +270,18 @@ static void with_quantised_weights(void **state)
     s.type = GGUF_TENSOR_Q8_0;
     s.n_embd = 64;
     s.n_ff = 96;
-    compare_with_alone(&s, 40, 6, false);
-    compare_with_alone(&s, 40, 6, true);
+    compare_with_alone(&s, 40, 6, AS_IT_IS);
+    compare_with_alone(&s, 40, 6, OWN_MEMORY);
+}
+
+static void by_work_groups(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.type = GGUF_TENSOR_Q8_0;
+    s.n_embd = 64;
+    s.n_ff = 96;
+    compare_with_alone(&s, CAPACITY - STEPS - 1, 7, WORK_GROUPS);
 }
 
 /* Sequences that differ by 32 among them. */
@@ -276,7 +290,7 @@ static void in_any_of_the_most_sequences(void **state)
     (void)state;
     static struct bed b;
     memset(&b, 0, sizeof b);
-    open_bed(&b, &base_shape, 20, 8, false);
+    open_bed(&b, &base_shape, 20, 8, AS_IT_IS);
     for (uint32_t i = 0; i < LANES; i++)
         b.lanes[i].sequence = i < 4 ? 1 + 10 * i : 33 + 10 * (i - 4);
     assert_int_equal(b.lanes[LANES - 1].sequence, ENGINE_SEQUENCES_MAX - 1);
@@ -292,7 +306,7 @@ static void rows_agree_with_the_oracle(void **state)
     static struct bed b;
     memset(&b, 0, sizeof b);
     b.everything = true;
-    open_bed(&b, &base_shape, 50, 6, false);
+    open_bed(&b, &base_shape, 50, 6, AS_IT_IS);
     run_together(&b, LANES);
     for (uint32_t i = 0; i < LANES; i++) {
         const struct lane *l = &b.lanes[i];
@@ -318,7 +332,7 @@ static void a_row_without_a_list_harms_nobody(void **state)
     static struct bed b;
     struct hill_why why = {0};
     memset(&b, 0, sizeof b);
-    open_bed(&b, &base_shape, 60, 7, false);
+    open_bed(&b, &base_shape, 60, 7, AS_IT_IS);
     configure(&b, LANES);
     struct engine_row rows[3];
     float q[512], logits[101];
@@ -391,7 +405,7 @@ static void run_ahead(const struct random_shape *shape, uint32_t span, uint64_t 
     static struct bed b;
     struct hill_why why = {0};
     memset(&b, 0, sizeof b);
-    open_bed(&b, shape, span, seed, false);
+    open_bed(&b, shape, span, seed, AS_IT_IS);
     uint32_t layers = shape->n_layers, n = LANES * layers * CAPACITY;
     uint8_t *hot = aligned_alloc(4096, ((size_t)n * b.entry_bytes + 4095) / 4096 * 4096);
     for (uint32_t i = 0; i < LANES * layers; i++)
@@ -480,6 +494,7 @@ int main(void)
         cmocka_unit_test(with_lists_of_more_than_a_tile),
         cmocka_unit_test(on_a_device_with_memory_of_its_own),
         cmocka_unit_test(with_quantised_weights),
+        cmocka_unit_test(by_work_groups),
         cmocka_unit_test(in_any_of_the_most_sequences),
         cmocka_unit_test(rows_agree_with_the_oracle),
         cmocka_unit_test(a_row_without_a_list_harms_nobody),

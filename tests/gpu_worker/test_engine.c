@@ -313,6 +313,61 @@ static void memory_of_its_own_changes_no_bit(void **state)
     random_model_free(&m);
 }
 
+/* A prompt in chunks of `batch`, then steps with other slots: the logits after each. */
+static void run_logits(struct engine *engine, uint32_t batch, const uint32_t *tokens, uint32_t n,
+                       uint32_t more, float *logits)
+{
+    struct engine_run run;
+    run_init(&run, engine, batch, n + more);
+    for (uint32_t i = 0; i < n + more; i++)
+        run.slot_of[i] = (i + batch) % (n + more);
+    run_prefill(&run, tokens, n);
+    for (uint32_t i = 0; i <= more; i++) {
+        memcpy(logits + (size_t)i * run.hp.n_vocab, run.logits, run.hp.n_vocab * sizeof *logits);
+        if (i < more)
+            run_step(&run, tokens[n + i]);
+    }
+    run_finish(&run);
+}
+
+/* The two sets of kernels agree up to rounding; chunks and slots change no bit of work groups'. */
+static void work_groups_agree_with_register_tiles(void **state)
+{
+    enum { N = 150, MORE = 2 };
+    (void)state;
+    static const enum gguf_tensor_type types[] = {GGUF_TENSOR_F16, GGUF_TENSOR_Q8_0};
+    uint32_t tokens[N + MORE];
+    for (uint32_t i = 0; i < 2; i++) {
+        struct random_shape shape = base_shape;
+        struct random_model m;
+        shape.type = types[i];
+        shape.n_embd = 64;
+        shape.n_ff = 96;
+        random_model_make(&m, &shape, 30 + i);
+        make_tokens(tokens, N + MORE, m.hp.n_vocab, 30 + i);
+        size_t values = (size_t)(MORE + 1) * m.hp.n_vocab;
+        float *tiles = calloc(3 * values, sizeof *tiles), *groups = tiles + values,
+              *again = groups + values, largest = 0, error = 0;
+        struct engine *engine = make_engine_with(&m, false);
+        run_logits(engine, 64, tokens, N, MORE, tiles);
+        engine_destroy(engine);
+        engine = make_engine_with(&m, true);
+        run_logits(engine, 64, tokens, N, MORE, groups);
+        run_logits(engine, 25, tokens, N, MORE, again);
+        engine_destroy(engine);
+        assert_memory_equal(groups, again, values * sizeof *groups);
+        for (size_t v = 0; v < values; v++) {
+            largest = fmaxf(largest, fabsf(tiles[v]));
+            error = fmaxf(error, fabsf(tiles[v] - groups[v]));
+        }
+        print_message("type %d: off by %.1e of the largest logit\n", (int)types[i],
+                      error / largest);
+        assert_true(error <= 1e-3f * largest);
+        free(tiles);
+        random_model_free(&m);
+    }
+}
+
 /* Entries that are read where they lie give the same bits; what does not lie there is refused. */
 static void entries_read_in_place_change_no_bit(void **state)
 {
@@ -493,6 +548,7 @@ int main(void)
         cmocka_unit_test(logits_of_a_whole_prompt),
         cmocka_unit_test(slot_numbers_change_no_bit),
         cmocka_unit_test(memory_of_its_own_changes_no_bit),
+        cmocka_unit_test(work_groups_agree_with_register_tiles),
         cmocka_unit_test(entries_read_in_place_change_no_bit),
         cmocka_unit_test(decode_continues_prefill),
         cmocka_unit_test(selection_limits_attention),

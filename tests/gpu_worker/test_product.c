@@ -1,8 +1,8 @@
 /*
  * tests/gpu_worker/test_product.c - products with weights of every tensor type, as the kernels of
- * prefill and of decode compute them: bit by bit what plain C gets from the file's blocks,
- * whichever way the integers are multiplied, whatever rows are beside; close to the product in
- * double; and panels cost what the file costs.
+ * prefill and of decode compute them, those of work groups too: bit by bit what plain C gets from
+ * the file's blocks, whichever way the integers are multiplied, whatever rows are beside; close to
+ * the product in double; and panels cost what the file costs.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,8 @@
 #include "tests/model/gguf_writer.h"
 
 extern const char gpu_worker_shared_cl[], gpu_worker_product_cl[], gpu_worker_matmul_cl[],
-    gpu_worker_decode_product_cl[];
+    gpu_worker_decode_product_cl[], gpu_worker_matmul_groups_cl[], gpu_worker_step_cl[],
+    gpu_worker_decode_groups_cl[];
 
 #define TILE 12u
 
@@ -43,9 +44,33 @@ static const char decode_driver[] =
     "    }\n"
     "}\n";
 
+/* The same with work groups, in two launches. */
+static const char groups_driver[] =
+    "KERNEL quantise_rows(__global const float *x, __global const float *g, uint k, __global uint "
+    "*q)"
+    "\n{\n"
+    "    __local float largest[GROUP_ITEMS];\n"
+    "    __local int sums[GROUP_ITEMS];\n"
+    "    quantise(x, k, g, k, q, get_group_id(0), largest, sums);\n"
+    "}\n"
+    "KERNEL decode_rows(__global const float *x, __global const float *g, uint n_rows, uint k,\n"
+    "    __global uint *q, __global const uint *matrix, __global float *y, uint stride)\n"
+    "{\n"
+    "    PRODUCT_SCRATCH;\n"
+    "    struct input in = {x, g, k, q};\n"
+    "    for (uint r = 0, n; r < n_rows; r += n) {\n"
+    "        n = rows_at_once(n_rows - r);\n"
+    "        float out = group_product(in, r, n, matrix, k, get_group_id(0), sums);\n"
+    "        if (SLICE < n)\n"
+    "            STORE_LANES(out, get_group_id(0), y + (r + SLICE) * stride);\n"
+    "    }\n"
+    "}\n";
+#define SLICES (CLDEVICE_GROUP_ITEMS / 16) /* of decode_groups.cl */
+
 static struct cldevice device;
 static cl_command_queue queue;
-#define WAYS 4                       /* to multiply integers: HILL_DOT */
+#define WAYS   5 /* to multiply integers: HILL_DOT; the last one: work groups */
+#define GROUPS 4
 static cl_program programs[2][WAYS]; /* [prefill][way] */
 static uint64_t seed = 20260102;
 
@@ -62,7 +87,8 @@ static cl_program program_for(bool prefill, int dot)
 {
     static const uint32_t floats[] = {GGUF_TENSOR_F32, GGUF_TENSOR_F16, GGUF_TENSOR_BF16};
     struct hill_why why = {0};
-    char options[300];
+    char options[600];
+    bool groups = dot == GROUPS;
     if (programs[prefill][dot])
         return programs[prefill][dot];
     uint32_t types = 0;
@@ -70,15 +96,25 @@ static cl_program program_for(bool prefill, int dot)
         types |= 1u << quantised_types[i];
     for (uint32_t i = 0; i < 3; i++)
         types |= 1u << floats[i];
-    const char *parts[] = {gpu_worker_shared_cl, gpu_worker_product_cl,
-                           prefill ? gpu_worker_matmul_cl : gpu_worker_decode_product_cl,
-                           prefill ? "" : decode_driver};
+    const char *parts[2][2][3] = {
+        {{gpu_worker_decode_product_cl, decode_driver, ""}, {gpu_worker_matmul_cl, "", ""}},
+        {{gpu_worker_step_cl, gpu_worker_decode_groups_cl, groups_driver},
+         {gpu_worker_matmul_groups_cl, "", ""}}};
+    const char *const *part = parts[groups][prefill];
     char *source = NULL;
-    snprintf(options, sizeof options,
-             "-cl-std=CL1.2 -DROWS=%u -DTYPES=%uu -DHILL_DOT=%d -DMAX_ROWS=64 -DQUANT_BLOCKS=16 "
-             "-DQUANT_STRIDE=%u -DACTIVATION=0 -DLAYER_NORM=0",
-             TILE, types, dot, 1024u / 4 + 1024 / 32 * 5);
-    if (asprintf(&source, "%s%s%s%s", parts[0], parts[1], parts[2], parts[3]) < 0)
+    int used = snprintf(options, sizeof options,
+                        "-cl-std=CL1.2 -DROWS=%u -DTYPES=%uu -DHILL_DOT=%d -DMAX_ROWS=64 "
+                        "-DQUANT_BLOCKS=16 -DQUANT_STRIDE=%u -DACTIVATION=0 -DLAYER_NORM=0",
+                        TILE, types, groups ? 0 : dot, 1024u / 4 + 1024 / 32 * 5);
+    if (groups) /* and a shape, for what is not run here */
+        snprintf(options + used, sizeof options - (size_t)used,
+                 " -DLANES=1 -DGROUP_ITEMS=%u -DGROUP_HEADS=1 -DX_SPACE=%s -DHEAD_DIM=16 "
+                 "-DN_HEADS=1 -DN_KV_HEADS=1 -DROPE_DIMS=16 -DSCORE_SCALE=1 -DDECODE_TILE=16 "
+                 "-DQKV_DIMS=48 -DX_STRIDE=16 -DACT_STRIDE=16 -DLOGITS_STRIDE=16 -DNORM_HEADS=0 "
+                 "-DNORM_BRANCHES=0",
+                 CLDEVICE_GROUP_ITEMS, prefill ? "__local" : "__global");
+    if (asprintf(&source, "%s%s%s%s%s", gpu_worker_shared_cl, gpu_worker_product_cl, part[0],
+                 part[1], part[2]) < 0)
         fail_msg("no memory");
     programs[prefill][dot] = cldevice_build(&device, source, options, &why);
     if (!programs[prefill][dot])
@@ -111,17 +147,17 @@ struct arg {
     const void *value;
 };
 
-static void run(cl_program program, const char *name, size_t n0, size_t n1, const struct arg *args,
-                uint32_t n_args)
+/* group: items of a work group */
+static void run(cl_program program, const char *name, size_t n0, size_t n1, size_t group,
+                const struct arg *args, uint32_t n_args)
 {
-    static const size_t one[2] = {1, 1};
-    const size_t size[2] = {n0, n1};
+    const size_t local[2] = {group, 1}, size[2] = {n0 * group, n1};
     cl_int status;
     cl_kernel kernel = clCreateKernel(program, name, &status);
     assert_int_equal(status, CL_SUCCESS);
     for (uint32_t i = 0; i < n_args; i++)
         assert_int_equal(clSetKernelArg(kernel, i, args[i].bytes, args[i].value), CL_SUCCESS);
-    assert_int_equal(clEnqueueNDRangeKernel(queue, kernel, 2, NULL, size, one, 0, NULL, NULL),
+    assert_int_equal(clEnqueueNDRangeKernel(queue, kernel, 2, NULL, size, local, 0, NULL, NULL),
                      CL_SUCCESS);
     assert_int_equal(clFinish(queue), CL_SUCCESS);
     clReleaseKernel(kernel);
@@ -137,8 +173,8 @@ static void run(cl_program program, const char *name, size_t n0, size_t n1, cons
             n                                                                                      \
         }                                                                                          \
     }
-#define RUN(program, name, n0, n1, ...)                                                            \
-    run(program, name, n0, n1, (const struct arg[]){__VA_ARGS__},                                  \
+#define RUN(program, name, n0, n1, group, ...)                                                     \
+    run(program, name, n0, n1, group, (const struct arg[]){__VA_ARGS__},                           \
         sizeof((const struct arg[]){__VA_ARGS__}) / sizeof(struct arg))
 
 /* ---- a matrix ---- */
@@ -263,10 +299,12 @@ static void prefill_rows(const struct problem *p, int dot, float *y)
     cl_mem a = buffer(sizeof(float) * tiles * TILE * p->k, tiled),
            q = buffer(4ull * words * tiles, NULL), w = buffer(p->matrix_bytes, p->matrix),
            out = buffer(4ull * p->rows * stride, NULL);
-    RUN(program, "quantise_rows", tiles, p->k / 32, NUMBER(0), MEM(a), NUMBER(p->k), NUMBER(p->k),
-        MEM(q));
-    RUN(program, "gemm_store", tiles, p->panels / 2, NUMBER(0), MEM(a), NUMBER(p->k), MEM(q),
-        MEM(w), NUMBER(p->k), NUMBER(p->rows), MEM(out), NUMBER(stride));
+    bool groups = dot == GROUPS;
+    RUN(program, "quantise_rows", groups ? tiles * TILE : tiles, p->k / 32, 1, NUMBER(0), MEM(a),
+        NUMBER(p->k), NUMBER(p->k), MEM(q));
+    RUN(program, "gemm_store", groups ? (tiles + SLICES - 1) / SLICES : tiles, p->panels / 2,
+        groups ? CLDEVICE_GROUP_ITEMS : 1, NUMBER(0), MEM(a), NUMBER(p->k), MEM(q), MEM(w),
+        NUMBER(p->k), NUMBER(p->rows), MEM(out), NUMBER(stride));
     assert_int_equal(
         clEnqueueReadBuffer(queue, out, CL_TRUE, 0, 4ull * p->rows * stride, y, 0, NULL, NULL),
         CL_SUCCESS);
@@ -285,8 +323,15 @@ static void decode_rows(const struct problem *p, int dot, uint32_t first, uint32
            q = buffer(4ull * words * n, NULL), w = buffer(p->matrix_bytes, p->matrix),
            out = buffer(4ull * n * stride, NULL);
     cl_mem g = p->g ? buffer(4ull * p->k, p->g) : NULL;
-    RUN(program, "decode_rows", 1, 1, MEM(x), MEM(g), NUMBER(n), NUMBER(p->k), MEM(q), MEM(w),
-        NUMBER(p->panels), MEM(out), NUMBER(stride));
+    if (dot == GROUPS) {
+        RUN(program, "quantise_rows", n * ((p->k / 32 + 15) / 16), 1, CLDEVICE_GROUP_ITEMS, MEM(x),
+            MEM(g), NUMBER(p->k), MEM(q));
+        RUN(program, "decode_rows", p->panels, 1, CLDEVICE_GROUP_ITEMS, MEM(x), MEM(g), NUMBER(n),
+            NUMBER(p->k), MEM(q), MEM(w), MEM(out), NUMBER(stride));
+    } else {
+        RUN(program, "decode_rows", 1, 1, 1, MEM(x), MEM(g), NUMBER(n), NUMBER(p->k), MEM(q),
+            MEM(w), NUMBER(p->panels), MEM(out), NUMBER(stride));
+    }
     assert_int_equal(
         clEnqueueReadBuffer(queue, out, CL_TRUE, 0, 4ull * n * stride, y, 0, NULL, NULL),
         CL_SUCCESS);
@@ -304,8 +349,10 @@ static const uint8_t *row_of(const struct problem *p, uint32_t o, const struct b
     return p->weights[i] + (uint64_t)o * (p->k / (*f)->items) * (*f)->bytes;
 }
 
-/* Quantised outputs of row r bit by bit; all outputs near the product in double. */
-static void check_row(const struct problem *p, uint32_t r, const float *y, const char *what)
+/* Quantised outputs of row r bit by bit, where a sum is taken in so many slices; all outputs near
+ * the product in double. */
+static void check_row(const struct problem *p, uint32_t r, uint32_t slices, const float *y,
+                      const char *what)
 {
     float *x = malloc(sizeof(float) * p->k), *w = malloc(sizeof(float) * p->k);
     for (uint32_t i = 0; i < p->k; i++)
@@ -328,7 +375,7 @@ static void check_row(const struct problem *p, uint32_t r, const float *y, const
                      want);
         if (!f->bits)
             continue;
-        float exact = reference_quantised(f, row, p->k, x);
+        float exact = reference_quantised(f, row, p->k, x, slices);
         if (memcmp(&exact, &y[o], 4) != 0)
             fail_msg("%s, %s: row %u, output %u: %.9g, in C %.9g", what, f->name, r, o, y[o],
                      exact);
@@ -344,7 +391,7 @@ static void check_prefill(uint32_t type, uint32_t other, uint32_t k, uint32_t ro
     float *y = malloc(sizeof(float) * rows * p.panels * 16);
     prefill_rows(&p, dot, y);
     for (uint32_t r = 0; r < rows; r++)
-        check_row(&p, r, y + (size_t)r * p.panels * 16, "prefill");
+        check_row(&p, r, 1, y + (size_t)r * p.panels * 16, "prefill");
     free(y);
     free_problem(&p);
 }
@@ -361,7 +408,8 @@ static void check_decode(uint32_t type, uint32_t other, uint32_t k, uint32_t row
         p.g[i] = 0.5f + (float)(next_random(&seed) >> 40) * 0x1p-24f;
     decode_rows(&p, dot, 0, rows, y);
     for (uint32_t r = 0; r < rows; r++)
-        check_row(&p, r, y + r * width, norm ? "decode after a norm" : "decode");
+        check_row(&p, r, dot == GROUPS ? SLICES : 1, y + r * width,
+                  norm ? "decode after a norm" : "decode");
     decode_rows(&p, dot, rows - 1, 1, alone);
     assert_memory_equal(alone, y + (rows - 1) * width, sizeof(float) * width);
     free(y);
@@ -404,6 +452,19 @@ static void every_way_to_multiply_gives_the_same(void **state)
         }
 }
 
+/* Of more parts than there are slices, and of more rows than a group has in prefill. The bits of
+ * prefill are those of register tiles. */
+static void work_groups_give_what_c_gets(void **state)
+{
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    for (uint32_t i = 0; i < N_QUANTISED; i++) {
+        uint32_t type = quantised_types[i], k = block_format(type)->items == 256 ? 512 : 32 * 19;
+        check_prefill(type, type, k, 1 + 17 * i, 40, GROUPS);
+        check_decode(type, type, k, 1 + i % 7, 40, GROUPS, i % 2);
+    }
+}
+
 /* Runs of two types, whose border is no pair of panels; with types that are not quantised. */
 static void types_may_be_mixed(void **state)
 {
@@ -417,6 +478,8 @@ static void types_may_be_mixed(void **state)
     for (uint32_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         check_prefill(pairs[i][0], pairs[i][1], 256, 13, 90, best_dot());
         check_decode(pairs[i][0], pairs[i][1], 256, 3, 90, best_dot(), true);
+        check_prefill(pairs[i][0], pairs[i][1], 256, 100, 90, GROUPS);
+        check_decode(pairs[i][0], pairs[i][1], 256, 5, 90, GROUPS, true);
     }
 }
 
@@ -460,6 +523,7 @@ int main(void)
         cmocka_unit_test(every_type_in_prefill_is_what_c_gets),
         cmocka_unit_test(every_type_in_decode_is_what_c_gets),
         cmocka_unit_test(every_way_to_multiply_gives_the_same),
+        cmocka_unit_test(work_groups_give_what_c_gets),
         cmocka_unit_test(types_may_be_mixed),
         cmocka_unit_test(panels_cost_what_the_file_costs),
     };

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The selection and the logits do not depend on where the entries lie, nor on the code path that scores them, nor on whether the
-# attention reads hot entries in place or copies of them; a wrong score shows.
+# attention reads hot entries in place or copies of them; a wrong score shows. Kernels of work groups do as those of register tiles.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -81,11 +81,39 @@ four_bits() {
     [ "$hash" != "$eight" ] || fail "four bits select what eight do"
 }
 
+# largest_difference FILE FILE: of two files of floats, as a share of the first one's largest; nothing: no numbers, or not as many
+largest_difference() {
+    paste <(od -An -v -tf4 -w4 "$1") <(od -An -v -tf4 -w4 "$2") |
+        awk 'NF != 2 || /n/ { most = 0; exit } { a = $1 < 0 ? -$1 : $1; d = $1 - $2; d = d < 0 ? -d : d; if (a > most) most = a; if (!(d <= worst)) worst = d }
+            END { if (most > 0) print worst / most }'
+}
+
+# work_groups PROMPT N ARGUMENTS...: the kernels for GPUs give the tokens of the others, nearly their logits, and the same hashes
+# again and elsewhere
+work_groups() {
+    local prompt=$1 n=$2 placement hashes="" share
+    shift 2
+    HILL_TEST_LOGITS=$work/tiles.f32 run_json "$work/tiles" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --csd none || fail "register tiles: $(cat "$work/tiles.err")"
+    for placement in "--csd none" "--csd none" "--beta 0.25 --placement bkp"; do
+        rm -f "$work/groups.f32"
+        # shellcheck disable=SC2086  # words on purpose
+        HILL_LOG_LEVEL=info HILL_TEST_WORK_GROUPS=1 HILL_TEST_LOGITS=$work/groups.f32 \
+            run_json "$work/groups" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "work groups, $placement: $(cat "$work/groups.err")"
+        grep -q 'loaded: .* (work groups) in' "$work/groups.err" || fail "work groups, $placement: the log does not name them"
+        [ -n "$hashes" ] || hashes=$(hashes "$work/groups")
+        expect "work groups, $placement: hashes" "$(hashes "$work/groups")" "$hashes"
+        expect "work groups, $placement: tokens" "$(field "$work/groups" '.tokens | @csv')" "$(field "$work/tiles" '.tokens | @csv')"
+        share=$(largest_difference "$work/tiles.f32" "$work/groups.f32")
+        awk -v s="$share" 'BEGIN { exit !(s ~ /^[0-9.e-]+$/ && s + 0 < 1e-3) }' || fail "work groups, $placement: logits are '$share' of the largest off"
+    done
+}
+
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 check wired "$work/licence" 12 -m "$work/wired.gguf" -c 8192 --budget 256
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
 head -c 900 "$text" >"$work/short"
 check random "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
+work_groups "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
 importances "$work/short" 12 -m "$work/random.gguf" -c 2048 --alpha 0.1
 four_bits "$work/short" 12 -m "$work/random.gguf" -c 2048 --alpha 0.1
 if [ -r "$models/stories260K.gguf" ]; then
