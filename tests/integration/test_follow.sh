@@ -8,12 +8,12 @@
 
 steps=260
 change_at=40
-pool=$(mktemp -u /dev/shm/hill-test-pool-XXXXXX)
-remove_pool() {
-    rm -f "$pool"
+pools=$(mktemp -u /dev/shm/hill-test-pool-XXXXXX) # the two pipelines', which run beside each other
+remove_pools() {
+    rm -f "$pools".*
     cleanup
 }
-trap remove_pool EXIT
+trap remove_pools EXIT
 head -c 1000 "$text" >"$work/prompt"
 # 8 KiB of K and V a token and layer, next to no weights: a step is its waits
 "$bin/hill-mkmodel" --random --layers 2 --width 128 --heads 16 --kv-heads 16 --head-dim 128 --ffn 256 --vocab 512 --type f16 -s 3 -o "$work/model.gguf" || fail "mkmodel"
@@ -24,7 +24,7 @@ state() {
     hillctl status --json | jq -r '"\(.running.predicted_tokens // 0) \(.profile.beta // 0)"'
 }
 # watch FILE: "STEP BETA" again and again into FILE until the request ($client) is over; at step change_at flash becomes 0.10 where $change
-# says so, and $changed_at is the step by which that was done
+# says so, and FILE.changed has the step by which that was done
 watch() {
     local now
     : >"$1"
@@ -35,28 +35,37 @@ watch() {
             hillctl csd-model flash=0.10 >/dev/null || fail "csd-model"
             change=""
             now=$(state)
-            changed_at=${now% *}
+            echo "${now% *}" >"$1.changed"
         fi
-        sleep 0.01
+        sleep 0.03
     done
-    wait "$client" || fail "generate: $(tail -n 1 "$work/client.err")"
+    wait "$client" || fail "generate: $(tail -n 1 "$work/$name.err")"
 }
 # settled FILE STEP: the median beta from STEP on
 settled() {
     awk -v from="$2" '$1 >= from {print $2}' "$1" | sort -g | awk '{v[NR] = $1} END {print NR ? v[int((NR + 1) / 2)] : 0}'
 }
-run_watched() { # NAME MODEL
-    up -m "$work/model.gguf" -c 1408 --alpha 0.05 --hot-mb 64 --csd "file:$pool" --csd-model "$2" || fail "up"
-    hillctl generate "${request[@]}" >"$work/$1" 2>"$work/client.err" &
+run_watched() { # NAME MODEL: with folders of its own; the code is the number of checks that failed
+    name=$1 run_dir=$work/of.$1/run state_dir=$work/of.$1/state
+    mkdir -p "$work/of.$1"
+    up -m "$work/model.gguf" -c 1408 --alpha 0.05 --hot-mb 64 --csd "file:$pools.$1" --csd-model "$2" || fail "up"
+    hillctl generate "${request[@]}" >"$work/$1" 2>"$work/$1.err" &
     client=$!
     watch "$work/$1.betas"
     down || fail "down"
+    expect_nothing_left
+    return "$failures"
 }
 
-change="" changed_at=0
-run_watched slow "$slow"
+change="" run_watched slow "$slow" >"$work/slow.log" 2>&1 &
+beside=$!
 change=yes
-run_watched changed "${slow/0.10/0.29}"
+(run_watched changed "${slow/0.10/0.29}")
+failures=$((failures + $?))
+wait "$beside"
+failures=$((failures + $?))
+cat "$work/slow.log"
+changed_at=$(cat "$work/changed.betas.changed" || echo 0)
 expect "tokens" "$(field "$work/changed" '.tokens | length')" "$steps"
 [ "$(field "$work/changed" '.tokens | @csv')" = "$(field "$work/slow" '.tokens | @csv')" ] || fail "the tokens are not those without the change"
 expect "hashes" "$(field "$work/changed" '"\(.selection_hash) \(.logits_hash)"')" "$(field "$work/slow" '"\(.selection_hash) \(.logits_hash)"')"
@@ -70,6 +79,4 @@ wanted=$(settled "$work/slow.betas" "$from")
 echo "beta before the change (by step $changed_at): $before; from step $from on: $after, with 0.10 GB/s from the start: $wanted"
 expect "beta has gone up with it" "$(jq -n "$before == 0 or $after > 1.5 * $before")" true
 expect "64 steps later it is where it belongs" "$(jq -n "($after / $wanted - 1 | fabs) < 0.15")" true
-rm -f "$pool"
-expect_nothing_left
 finish

@@ -4,7 +4,7 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-head -c 4000 "$text" >"$work/licence"
+head -c 2400 "$text" >"$work/licence"
 layers=3 key_bytes=128 # 2 KV heads of 32, FP16
 "$bin/hill-mkmodel" --random --layers $layers --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel"
 n=16 model=$work/random.gguf
@@ -54,7 +54,7 @@ run "$work/full" --policy full --csd none
 prompt=$(field "$work/full" .prompt_tokens)
 for policy in h2o oracle prefetch leoam; do
     first=""
-    for placement in "--csd none" "--beta 4 --placement recency" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency --simd reference"; do
+    for placement in "--csd none" "--beta 2 --placement recency" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency --simd reference"; do
         # shellcheck disable=SC2086  # words on purpose
         run "$work/out" --policy $policy --alpha 0.1 $placement
         hashes=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')
@@ -89,7 +89,7 @@ done
 run "$work/out" --policy hillinfer --alpha 0.1 --beta 0.25 --placement recency
 hillinfers=$(hashes "$work/out")
 digest_bytes=68 # 2 KV heads: 32 dimensions, an exponent, and its share of the group's padding
-for setting in "--beta 0.25 --placement recency" "--beta 0.25 --placement recency --digest-mb 0.2" \
+for setting in "--beta 0.25 --placement recency" "--beta 0.25 --placement recency --digest-mb 0.12" \
     "--beta 0.25 --placement bkp --digest-mb 0.1 --speculate verify" "--beta 0.25 --placement bkp --digest-mb 4 --hot-mb 6"; do
     # shellcheck disable=SC2086  # words on purpose
     run "$work/out" --policy host-digest --alpha 0.1 $setting
@@ -103,8 +103,8 @@ for setting in "--beta 0.25 --placement recency" "--beta 0.25 --placement recenc
     *)
         wanted=$(($(cold_tokens "$prompt" 0.25) * layers * digest_bytes))
         expect "host-digest, $setting: flash reads but digests and entries" "$(field "$work/out" '.bytes.flash_read - .bytes.link_key - .bytes.link_kv')" 0
-        case $setting in # whole groups in whole pages; the cache holds 200 KiB of 640
-        *0.2) within "host-digest, $setting: digests over the link" "$keys" "$wanted" 66 76 ;;
+        case $setting in # whole groups in whole pages; the cache holds 120 KiB of 384
+        *0.12) within "host-digest, $setting: digests over the link" "$keys" "$wanted" 66 76 ;;
         *) within "host-digest, $setting: digests over the link" "$keys" "$wanted" 100 110 ;;
         esac
         ;;
@@ -129,7 +129,7 @@ model=$work/random.gguf
 
 
 # a killed worker: the request goes on after its newest whole step, with what its policy has kept beside the entries
-n=300
+n=350
 ask() {
     "$bin/hillctl" generate --json --run-dir "$run_dir" -f "$work/licence" -n $n --temp 0 --ignore-eos >"$work/out" 2>"$work/err"
 }
