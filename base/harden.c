@@ -38,7 +38,8 @@ static bool switched_off(void)
     return SANITIZED || (text && strcmp(text, "off") == 0);
 }
 
-/* No more descriptors than now, and no more than any process here needs: it cannot raise that. */
+/* No more descriptors than now, and no more than any process here needs: root alone can raise that
+ * again. */
 static void keep_descriptors(void)
 {
     struct rlimit files;

@@ -400,22 +400,10 @@ void request_interrupt(struct request *request, bool counts)
     request->state = REQUEST_INTERRUPTED;
 }
 
-/* Its answer is whole, but for the statistics. */
-static bool lacks_stats(const struct request *request)
-{
-    return request->done && !request->stats && request->state != REQUEST_CANCELLING &&
-           ended_well(request->done->done) && request->n_attempt >= request->n_tokens;
-}
-
-bool request_stats_owed(const struct request *request, int64_t now_ns)
-{
-    return request->state == REQUEST_FINISHING && now_ns >= request->deadline_ns &&
-           lacks_stats(request) && !request->first_done;
-}
-
 bool request_repeat_end(struct request *request)
 {
-    if (!lacks_stats(request))
+    if (!request->done || request->stats || request->state == REQUEST_CANCELLING ||
+        !ended_well(request->done->done) || request->n_attempt < request->n_tokens)
         return false;
     lose_units(&request->recovery);
     request->state = REQUEST_INTERRUPTED;

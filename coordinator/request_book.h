@@ -224,9 +224,6 @@ void request_interrupt(struct request *request, bool counts);
  * another attempt makes them, unless they come before that begins. False: it lacks none, or did not
  * end well. */
 bool request_repeat_end(struct request *request);
-/* The statistics of a whole answer are overdue, for the first time: the scorer has lost them, and
- * in another epoch request_repeat_end has them made again. */
-bool request_stats_owed(const struct request *request, int64_t now_ns);
 /* An attempt that was to make the statistics again has failed: the Done of the one before it
  * counts, without them. False: there is none. */
 bool request_take_first_end(struct request *request);

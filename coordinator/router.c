@@ -165,7 +165,8 @@ static void count_heartbeat(struct router *r, const struct proto_address *from, 
 {
     (void)from;
     r->malformed++;
-    if ((r->malformed & (r->malformed - 1)) == 0)
+    r->bad_heartbeats++;
+    if ((r->bad_heartbeats & (r->bad_heartbeats - 1)) == 0)
         log_warn("a heartbeat was refused: %s", text);
 }
 

@@ -49,7 +49,7 @@ struct router {
         unsigned count;
         void *owner;
     } tables[ROUTER_TABLES];
-    uint64_t malformed;
+    uint64_t malformed, bad_heartbeats; /* bad_heartbeats: of malformed */
 };
 
 /* 0, or HILL_E_NOMEM, HILL_E_IO. */

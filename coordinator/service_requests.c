@@ -566,13 +566,6 @@ void requests_tick(struct service *sv, int64_t now_ns)
     drop_gone_clients(sv, sv->book.first, now_ns);
     for (struct request *r = sv->book.running, *next; r; r = next) {
         next = r->next;
-        if (request_stats_owed(r, now_ns)) {
-            log_warn("request %" PRIu64 ": the scorer's statistics do not come; its newest tokens "
-                     "are made again for them",
-                     r->id);
-            supervisor_new_epoch(sv->supervisor, "statistics are owed"); /* changes the list */
-            return;
-        }
         if (request_is_over(r, now_ns)) {
             finish_done(sv, r);
         } else if (now_ns >= outage_ends_ns(sv, r)) {

@@ -231,14 +231,23 @@ static int size_gpu(struct settings *s, struct hill_why *why)
     return 0;
 }
 
-#define ASK_DEVICE_MS 60000 /* a driver's first start may take long */
+#define ASK_DEVICE_MS 20000 /* a driver's first start may take long */
 
 /* Of the GPU worker, whose process it is that asks the drivers. */
 static bool device_has_own_memory(const void *context)
 {
     const struct settings *s = context;
     const char *device = s->epoch.device ? s->epoch.device : "";
-    return worker_process_ask("hill-gpu-worker", "--own-memory", device, ASK_DEVICE_MS) == 0;
+    int answer = worker_process_ask("hill-gpu-worker", "--own-memory", device, ASK_DEVICE_MS);
+    if (answer == HILL_E_TIMEOUT)
+        log_warn("hill-gpu-worker --own-memory '%s': no answer in %d s, its driver hangs; the "
+                 "device's memory is taken for the host's",
+                 device, ASK_DEVICE_MS / 1000);
+    else if (answer < 0)
+        log_warn("hill-gpu-worker --own-memory '%s' did not answer; the device's memory is taken "
+                 "for the host's",
+                 device);
+    return answer == 0;
 }
 
 /* Under a limit the kernel kills who goes beyond: before anything runs, better nothing does. One

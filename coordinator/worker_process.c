@@ -96,15 +96,22 @@ int worker_process_start(struct worker_process *out, const char *binary, const c
     return 0;
 }
 
-/* Its end, or SIGKILL after so long. */
-static void wait_for_end(pid_t child, int limit_ms)
+#define KILLED_MS 3000 /* one that hangs within a driver may not end before the driver does */
+
+/* Its end, or SIGKILL after so long. False: it is there still. */
+static bool wait_for_end(pid_t child, int limit_ms, bool *killed)
 {
     struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, child, 0), .events = POLLIN};
-    int ended = end.fd >= 0 ? poll(&end, 1, limit_ms) : 1; /* without a pidfd it is waited for */
-    if (end.fd >= 0)
-        close(end.fd);
-    if (ended == 0)
+    if (end.fd < 0)
+        return true; /* without a pidfd it is waited for */
+    int ended = poll(&end, 1, limit_ms);
+    *killed = ended == 0;
+    if (*killed) {
         kill(child, SIGKILL);
+        ended = poll(&end, 1, KILLED_MS);
+    }
+    close(end.fd);
+    return ended != 0;
 }
 
 int worker_process_ask(const char *binary, const char *question, const char *about, int limit_ms)
@@ -112,16 +119,20 @@ int worker_process_ask(const char *binary, const char *question, const char *abo
     char folder[PATH_MAX], path[PATH_MAX + 64];
     pid_t child = 0;
     int status;
+    bool killed = false;
     if (own_folder(folder, sizeof folder, NULL))
-        return -1;
+        return HILL_E_IO;
     snprintf(path, sizeof path, "%s/%s", folder, binary);
     char *argv[] = {path, (char *)question, (char *)about, NULL};
     if (spawn(&child, path, argv))
-        return -1;
-    wait_for_end(child, limit_ms);
+        return HILL_E_IO;
+    if (!wait_for_end(child, limit_ms, &killed))
+        return HILL_E_TIMEOUT;
     if (waitpid(child, &status, 0) != child)
-        return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        return HILL_E_IO;
+    if (killed)
+        return HILL_E_TIMEOUT;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : HILL_E_IO;
 }
 
 bool worker_process_ended(const struct worker_process *process, struct worker_end *end)

@@ -182,7 +182,7 @@ static void forget_contents(struct cold_pool *pool)
         cold_mark_dirty(pool, s);
     }
     if (n_unknown)
-        log_warn("%u records of the cold pool's directory are damaged, the last is %u: nothing "
+        log_warn("%u records of the cold pool's directory cannot be used, the last is %u: nothing "
                  "depends on them, they are written anew",
                  n_unknown, last);
 }

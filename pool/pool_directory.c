@@ -202,11 +202,33 @@ static int pass_over(struct pool_directory *d, uint32_t stripe, const struct sur
     return 0;
 }
 
-/* survey: NULL: a damaged record is an error. */
+/* survey: NULL: a record that is damaged or cannot be read is an error. */
+static int read_records(struct pool_directory *d, int fd, uint8_t *records, uint32_t first,
+                        uint32_t n, const struct survey *survey, struct hill_why *why)
+{
+    struct hill_why found = {""};
+    uint64_t each = d->layout.directory_record_bytes;
+    int rc = pool_read_all(fd, records, n * each, d->layout.directory_offset + first * each,
+                           "directory", survey ? &found : why);
+    if (rc != 0 && survey && n == 1)
+        return pass_over(d, first, survey, &found);
+    if (rc != 0 && survey) { /* one sector of all may be to blame */
+        rc = 0;
+        for (uint32_t i = 0; rc == 0 && i < n; i++)
+            rc = read_records(d, fd, records, first + i, 1, survey, why);
+        return rc;
+    }
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        rc = record_decode(d, first + i, records + i * each, survey ? &found : why);
+        if (rc == HILL_E_DAMAGED && survey)
+            rc = pass_over(d, first + i, survey, &found);
+    }
+    return rc;
+}
+
 static int read_directory(struct pool_directory *d, int fd, const struct survey *survey,
                           struct hill_why *why)
 {
-    struct hill_why found = {""};
     const struct pool_layout *l = &d->layout;
     uint64_t each = l->directory_record_bytes;
     uint32_t batch = CHUNK_BYTES / each > 0 ? (uint32_t)(CHUNK_BYTES / each) : 1;
@@ -216,13 +238,7 @@ static int read_directory(struct pool_directory *d, int fd, const struct survey 
     int rc = 0;
     for (uint32_t first = 0; rc == 0 && first < l->n_stripes; first += batch) {
         uint32_t n = l->n_stripes - first < batch ? l->n_stripes - first : batch;
-        rc = pool_read_all(fd, records, n * each, l->directory_offset + first * each, "directory",
-                           why);
-        for (uint32_t i = 0; rc == 0 && i < n; i++) {
-            rc = record_decode(d, first + i, records + i * each, survey ? &found : why);
-            if (rc == HILL_E_DAMAGED && survey)
-                rc = pass_over(d, first + i, survey, &found);
-        }
+        rc = read_records(d, fd, records, first, n, survey, why);
     }
     free(records);
     return rc;

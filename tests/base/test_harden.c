@@ -183,7 +183,7 @@ static void test_no_core_file_holds_what_a_process_had(void **state)
 
 static void keeps_its_descriptors(void)
 {
-    struct rlimit files = {100, 100}, more = {101, 101};
+    struct rlimit files = {100, 200}, more = {101, 101};
     MUST(setrlimit(RLIMIT_NOFILE, &files) == 0); /* fewer than the most stay as they are */
     MUST(geteuid() != 0 || setuid(65534) == 0);  /* root may raise any limit */
     confine(false, true);
@@ -191,10 +191,22 @@ static void keeps_its_descriptors(void)
     REFUSED(setrlimit(RLIMIT_NOFILE, &more), EPERM);
 }
 
+static bool root_can_be_somebody_else(void)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(setuid(65534) ? 1 : 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status == 0;
+}
+
 static void test_nobody_raises_the_limit_of_descriptors(void **state)
 {
     (void)state;
     need(true, false);
+    if (geteuid() == 0 && !root_can_be_somebody_else())
+        skip(); /* the container has no other users */
     run(keeps_its_descriptors);
 }
 

@@ -420,29 +420,6 @@ static void test_lost_statistics_are_made_again(void **state)
     assert_int_equal(request_take_token(r, 0, 11, 7), 0);
 }
 
-/* Once; an answer that ended otherwise has none to wait for. */
-static void test_overdue_statistics_are_made_again_once(void **state)
-{
-    (void)state;
-    struct request *r = finishing(HILL__FINISH_REASON__FINISH_LENGTH);
-    int64_t due = 100 + REQUEST_STATS_NS;
-    assert_false(request_stats_owed(r, due - 1));
-    assert_true(request_stats_owed(r, due));
-    assert_true(request_repeat_end(r));
-    assert_false(request_stats_owed(r, INT64_MAX)); /* it does not wait for them any more */
-    assert_int_equal(request_begin_attempt(&book, r, due), 0);
-    assert_int_equal(request_take_token(r, 0, 11, due), 0);
-    request_take_done(r, message_of(HILL__MESSAGE__BODY_DONE, HILL__FINISH_REASON__FINISH_LENGTH),
-                      due);
-    assert_false(request_stats_owed(r, INT64_MAX));
-    assert_true(request_is_over(r, INT64_MAX)); /* without them */
-    request_book_remove(&book, r);
-    r = finishing(HILL__FINISH_REASON__FINISH_CANCEL);
-    assert_false(request_stats_owed(r, INT64_MAX));
-    request_take_stats(r, message_of(HILL__MESSAGE__BODY_SEQUENCE_STATS, 0));
-    assert_false(request_stats_owed(r, INT64_MAX));
-}
-
 static void test_an_answer_is_whole_when_its_repeat_fails(void **state)
 {
     (void)state;
@@ -826,7 +803,6 @@ int main(void)
         T(test_tokens_out_of_order_or_too_many_are_refused),
         T(test_over_when_done_and_statistics_are_there),
         T(test_lost_statistics_are_made_again),
-        T(test_overdue_statistics_are_made_again_once),
         T(test_an_answer_is_whole_when_its_repeat_fails),
         T(test_statistics_that_come_late_are_taken),
         T(test_an_end_that_is_none_is_not_repeated),

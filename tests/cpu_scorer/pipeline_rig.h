@@ -62,6 +62,7 @@ struct rig {
     uint32_t n_staging;        /* slots */
     struct scorer_stats stats; /* of the last request that ended; read after SEQ_STATS */
     _Atomic uint32_t n_failures;
+    _Atomic uint32_t n_wrong_stats;     /* that the coordinator would refuse */
     _Atomic bool ask_profile, profiled; /* asked for; profile is there */
     struct scorer_profile profile;
     _Atomic bool ask_drain;

@@ -118,7 +118,8 @@ elif command -v setpriv >/dev/null; then
         expect "unreadable state folder: exit" $? 111
         expect "unreadable state folder: lines" "$(wc -l <"$work/err")" 1
         : >"$work/its.pool" && chmod 600 "$work/its.pool"
-        timeout 60 setpriv --reuid 65534 --clear-groups "$bin/hill-coordinator" -m "$work/good.gguf" -c 1024 --run-dir "$work/nobody/run" --state-dir "$work/nobody/state" \
+        # kernels are built into a cache of its own, not into root's
+        POCL_CACHE_DIR=$work/nobody/cache timeout 60 setpriv --reuid 65534 --clear-groups "$bin/hill-coordinator" -m "$work/good.gguf" -c 1024 --run-dir "$work/nobody/run" --state-dir "$work/nobody/state" \
             --csd "file:$work/its.pool" 2>"$work/err"
         expect "somebody else's cold pool: exit" $? 111
         expect "somebody else's cold pool: one line that names it" "$(grep -c "its.pool.*ermission denied" "$work/err") of $(wc -l <"$work/err")" "1 of 1"

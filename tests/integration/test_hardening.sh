@@ -47,11 +47,16 @@ pass "sockets of ${#pids[@]} workers and the coordinator"
 
 # --- what is no message, from who can reach the sockets: the pipeline goes on
 head -c 300000 /dev/urandom >"$work/garbage"
-for socket in control worker heartbeat; do
-    for data in "$work/garbage" "$work/model.gguf"; do
-        curl -s -m 5 --unix-socket "$run_dir/$socket.sock" --data-binary "@$data" http://x/ >/dev/null 2>&1
+if command -v curl >/dev/null; then
+    for socket in control worker heartbeat; do
+        for data in "$work/garbage" "$work/model.gguf"; do
+            curl -s -m 2 --unix-socket "$run_dir/$socket.sock" --data-binary "@$data" http://x/ >/dev/null 2>&1
+            [ $? -ne 7 ] || fail "garbage: nobody listens on $socket.sock"
+        done
     done
-done
+else
+    echo "without garbage on the sockets: no curl"
+fi
 "$hillinfer" generate -f "$work/prompt" -n 8 --temp 0 --json --run-dir "$run_dir" >"$work/again" 2>"$work/err" || fail "after garbage: $(cat "$work/err")"
 expect "after garbage: the same answer, nobody was started again" "$(jq -c '[.tokens, (.restarts | add // 0)]' "$work/again")" "$(jq -c '[.tokens, 0]' "$work/answer")"
 
