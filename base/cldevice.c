@@ -159,12 +159,13 @@ static bool has_groups(cl_device_id device, cl_device_type type)
 {
     cl_device_local_mem_type local = CL_NONE;
     cl_ulong bytes = 0;
-    size_t items = 0;
+    size_t items = 0, sizes[8] = {0}; /* of each dimension; three are usual */
     clGetDeviceInfo(device, CL_DEVICE_LOCAL_MEM_TYPE, sizeof local, &local, NULL);
     clGetDeviceInfo(device, CL_DEVICE_LOCAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
     clGetDeviceInfo(device, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof items, &items, NULL);
+    clGetDeviceInfo(device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof sizes, sizes, NULL);
     return (type & CL_DEVICE_TYPE_GPU) && local == CL_LOCAL && bytes >= CLDEVICE_LOCAL_BYTES &&
-           items >= CLDEVICE_GROUP_ITEMS;
+           items >= CLDEVICE_GROUP_ITEMS && sizes[0] >= CLDEVICE_GROUP_ITEMS;
 }
 
 static void read_limits(struct cldevice *d, cl_device_type type)

@@ -310,12 +310,9 @@ static int launch_phase(struct engine *e, const struct phase_launch *s, enum pha
         ARG_U32(phase),
     };
     bool groups = e->device.has_groups;
-    const struct launch launch = {e->kernels[groups ? group_kernel(phase) : KERNEL_STEP],
-                                  "a phase of a step",
-                                  {size, 1},
-                                  groups,
-                                  s->event,
-                                  s->after};
+    enum kernel kernel = groups ? group_kernel(phase) : KERNEL_STEP;
+    const struct launch launch = {
+        e->kernels[kernel], engine_kernel_names[kernel], {size, 1}, groups, s->event, s->after};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 

@@ -22,38 +22,6 @@ HILL_EMBED(gpu_worker_decode_groups_cl, "gpu_worker/decode_groups.cl");
 HILL_EMBED(gpu_worker_attention_cl, "gpu_worker/attention.cl");
 HILL_EMBED(gpu_worker_attention_groups_cl, "gpu_worker/attention_groups.cl");
 
-static const char *const kernel_names[KERNEL_COUNT] = {
-    [KERNEL_GEMM_STORE] = "gemm_store",
-    [KERNEL_GEMM_ADD] = "gemm_add",
-    [KERNEL_GEMM_ACTIVATE] = "gemm_activate",
-    [KERNEL_QUANTISE_ROWS] = "quantise_rows",
-    [KERNEL_NORM_ROWS] = "norm_rows",
-    [KERNEL_ROTATE_STORE] = "rotate_store",
-    [KERNEL_JOIN_ROWS] = "join_rows",
-    [KERNEL_LOAD_ENTRIES] = "load_entries",
-    [KERNEL_ATTEND_CHUNK] = "attend_chunk",
-    [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
-    [KERNEL_WEIGH_HEADS] = "weigh_heads",
-    [KERNEL_SUM_ROWS] = "sum_rows",
-    [KERNEL_PACK_KEYS] = "pack_keys",
-    [KERNEL_PROBE_ROWS] = "probe_rows",
-    [KERNEL_PROBE_KEYS] = "probe_keys",
-    [KERNEL_STEP] = "decode_step",
-    [KERNEL_LAYERS] = "decode_layers",
-    [KERNEL_NOTE] = "note_layer",
-    [KERNEL_WARM] = "warm_weights",
-    [KERNEL_SCATTER_GROUPS] = "scatter_groups",
-    [KERNEL_ATTEND_GROUPS] = "attend_groups",
-    [KERNEL_COMBINE_GROUPS] = "combine_groups",
-    [KERNEL_PREPARE_GROUPS] = "prepare_groups",
-    [KERNEL_ADD_GROUPS] = "add_groups",
-    [KERNEL_GATE_UP_GROUPS] = "gate_up_groups",
-    [KERNEL_PROJECT_GROUPS] = "project_groups",
-    [KERNEL_LOGITS_GROUPS] = "logits_groups",
-    [KERNEL_JOIN_GROUPS] = "join_groups",
-    [KERNEL_HEADS_GROUPS] = "heads_groups",
-};
-
 /* ---- tables ---- */
 
 int engine_set_context(struct engine *e, uint32_t ctx_tokens, struct hill_why *why)
@@ -183,6 +151,15 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
     return built;
 }
 
+/* No GPU has built the kernels of work groups yet: who meets one that does not is told of a way. */
+static int name_the_others(struct hill_why *why)
+{
+    const struct hill_why said = *why;
+    return hill_fail(why, HILL_E_NODEV,
+                     "%.400s; HILL_TEST_WORK_GROUPS=0 takes the kernels of register tiles",
+                     said.text);
+}
+
 /* A compiler that refuses one way of multiplying is asked for the next. */
 static int build_programs(struct engine *e, struct hill_why *why)
 {
@@ -192,7 +169,7 @@ static int build_programs(struct engine *e, struct hill_why *why)
             e->programs[p] = build_program(e, p, dot, why);
         while (!e->programs[p] && dot-- > 0);
         if (!e->programs[p])
-            return HILL_E_NODEV;
+            return e->device.has_groups ? name_the_others(why) : HILL_E_NODEV;
     }
     return 0;
 }
@@ -207,8 +184,8 @@ static int build_kernels(struct engine *e, struct hill_why *why)
         enum program p = k <= KERNEL_QUANTISE_ROWS ? PROGRAM_MATMUL
                          : k >= KERNEL_STEP        ? PROGRAM_DECODE
                                                    : PROGRAM_ATTENTION;
-        e->kernels[k] = clCreateKernel(e->programs[p], kernel_names[k], &status);
-        if (cldevice_check(status, kernel_names[k], why))
+        e->kernels[k] = clCreateKernel(e->programs[p], engine_kernel_names[k], &status);
+        if (cldevice_check(status, engine_kernel_names[k], why))
             rc = HILL_E_NODEV;
     }
     return rc;

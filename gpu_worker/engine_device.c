@@ -13,6 +13,38 @@
 #define EMBEDDINGS_KEPT 32        /* reads of the table before its pages are forgotten */
 #define HUGE_FROM       HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
 
+const char *const engine_kernel_names[KERNEL_COUNT] = {
+    [KERNEL_GEMM_STORE] = "gemm_store",
+    [KERNEL_GEMM_ADD] = "gemm_add",
+    [KERNEL_GEMM_ACTIVATE] = "gemm_activate",
+    [KERNEL_QUANTISE_ROWS] = "quantise_rows",
+    [KERNEL_NORM_ROWS] = "norm_rows",
+    [KERNEL_ROTATE_STORE] = "rotate_store",
+    [KERNEL_JOIN_ROWS] = "join_rows",
+    [KERNEL_LOAD_ENTRIES] = "load_entries",
+    [KERNEL_ATTEND_CHUNK] = "attend_chunk",
+    [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
+    [KERNEL_WEIGH_HEADS] = "weigh_heads",
+    [KERNEL_SUM_ROWS] = "sum_rows",
+    [KERNEL_PACK_KEYS] = "pack_keys",
+    [KERNEL_PROBE_ROWS] = "probe_rows",
+    [KERNEL_PROBE_KEYS] = "probe_keys",
+    [KERNEL_STEP] = "decode_step",
+    [KERNEL_LAYERS] = "decode_layers",
+    [KERNEL_NOTE] = "note_layer",
+    [KERNEL_WARM] = "warm_weights",
+    [KERNEL_SCATTER_GROUPS] = "scatter_groups",
+    [KERNEL_ATTEND_GROUPS] = "attend_groups",
+    [KERNEL_COMBINE_GROUPS] = "combine_groups",
+    [KERNEL_PREPARE_GROUPS] = "prepare_groups",
+    [KERNEL_ADD_GROUPS] = "add_groups",
+    [KERNEL_GATE_UP_GROUPS] = "gate_up_groups",
+    [KERNEL_PROJECT_GROUPS] = "project_groups",
+    [KERNEL_LOGITS_GROUPS] = "logits_groups",
+    [KERNEL_JOIN_GROUPS] = "join_groups",
+    [KERNEL_HEADS_GROUPS] = "heads_groups",
+};
+
 /* Most arguments are those of the kernel's last launch, and setting one costs an allocation. */
 static int set_args(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                     uint32_t n_args, struct hill_why *why)

@@ -50,6 +50,7 @@ enum kernel {
     KERNEL_HEADS_GROUPS,
     KERNEL_COUNT
 };
+extern const char *const engine_kernel_names[KERNEL_COUNT];
 
 struct matrix { /* as weights.c packs it, for product.cl */
     cl_mem buffer;

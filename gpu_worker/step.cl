@@ -22,7 +22,7 @@
 #define FRESH    0xffffffffu
 #define ATTENDED 0x80000000u /* in an upload's staging slot: an item says STAGED */
 
-/* A rowow's part of the buffers, in their elements; as engine_internal.h says. */
+/* A row's part of the buffers, in their elements; as engine_internal.h says. */
 #define Q_STRIDE     ((N_HEADS * HEAD_DIM + 15) / 16 * 16 + 16)
 #define FRESH_STRIDE ((ENTRY + 16 + 15) / 16 * 16)
 

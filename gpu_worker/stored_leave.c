@@ -65,11 +65,12 @@ static bool skip(struct request *r)
     return false;
 }
 
-/* What a token's prefill took, by this request's; of one that computed nothing, 0. */
+/* What a token's prefill took, by this request's, without what the drive and the search for
+ * important tokens took; of one that computed nothing, 0. */
 static double token_us(const struct request *r)
 {
     uint32_t computed = r->prompt - r->reused;
-    double prompt_us = (r->prompt_done_ns - r->begun_ns) * 1e-3 - r->drive_ms * 1e3;
+    double prompt_us = (r->prompt_done_ns - r->begun_ns) * 1e-3 - (r->drive_ms + r->probe_ms) * 1e3;
     return computed && prompt_us > 0 ? prompt_us / computed : 0;
 }
 

@@ -5,6 +5,7 @@
 
 #define LEVELS  16u
 #define AT_ONCE 64u /* columns: their levels stay in the processor's nearest cache */
+#define LARGEST 65504.0f
 
 static float number(uint16_t half)
 {
@@ -13,8 +14,10 @@ static float number(uint16_t half)
     return (float)x;
 }
 
+/* Of what is beyond the largest FP16 that one: an infinity would take all of a softmax. */
 static uint16_t half(float number)
 {
+    number = number > LARGEST ? LARGEST : number < -LARGEST ? -LARGEST : number;
     _Float16 x = (_Float16)number;
     uint16_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -2,7 +2,7 @@
  * prefix/probe_keys.h - keys of a chunk in four bits, by which important tokens are looked for
  * (pure).
  *
- * What: of each column (a dimension of a head) the least of the chunk's values and a sixteenth of
+ * What: of each column (a dimension of a head) the least of the chunk's values and a fifteenth of
  * their range are kept in FP16, and a number of such steps for each token. A column by itself,
  * because values of a few columns are far from 0 in all tokens (a bias of the projection): a scale
  * for each token would leave the other columns nothing. Layout: uint16_t least [columns], uint16_t

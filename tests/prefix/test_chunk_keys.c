@@ -112,6 +112,14 @@ static uint8_t *read_sums(const struct chunk_keys *k, uint32_t slot)
     return sums;
 }
 
+/* What is kept of a layer's entries, before it is packed: [64][PROBES * HEAD_DIM]. */
+static void pick(const uint8_t *of_layer, const uint16_t *probes, uint16_t *to)
+{
+    for (uint32_t t = 0; t < 64; t++)
+        for (uint32_t p = 0; p < PROBES; p++)
+            memcpy(to + (t * PROBES + p) * HEAD_DIM, of_layer + t * ENTRY + probes[p] * KEY, KEY);
+}
+
 static void check_layer(const struct chunk_keys *k, const uint8_t *sums, uint32_t slot,
                         uint32_t layer)
 {
@@ -128,10 +136,8 @@ static void check_layer(const struct chunk_keys *k, const uint8_t *sums, uint32_
     for (uint32_t t = 0; t < 64; t++) {
         const uint8_t *entry = entries[slot] + (layer * 64 + t) * ENTRY;
         assert_memory_equal(data + t * ENTRY, entry, ENTRY);
-        for (uint32_t p = 0; p < PROBES; p++)
-            memcpy(picked + (t * PROBES + p) * HEAD_DIM, entry + heads[layer * PROBES + p] * KEY,
-                   KEY);
     }
+    pick(entries[slot] + layer * 64 * ENTRY, heads + layer * PROBES, picked);
     assert_int_equal(chunk_keys_unpacked_bytes(k), sizeof picked);
     assert_int_equal(bytes, probe_keys_bytes(64, PROBES * HEAD_DIM));
     probe_keys_pack(picked, 64, PROBES * HEAD_DIM, wanted);
@@ -177,6 +183,47 @@ static void what_is_written_is_found(void **unused)
     uint8_t *sums = read_sums(&k, 3);
     assert_false(chunk_keys_are_sums(&k, sums, stamp_of(3)));
     free(sums);
+    chunk_keys_close(&k);
+}
+
+/* More layers than a piece has, and no multiple of these. */
+static void layers_lie_in_pieces(void **unused)
+{
+    enum { MANY = 31, SLOT = 1, KEYS = 64 * PROBES * HEAD_DIM };
+    struct chunk_terms many = terms;
+    uint16_t probes[MANY * PROBES], picked[KEYS];
+    uint8_t *chunk = malloc(MANY * 64 * ENTRY), wanted[64 * PROBES * KEY], keys[sizeof wanted];
+    struct chunk_keys k;
+    struct hill_why why;
+    (void)unused;
+    many.n_layers = MANY;
+    for (uint32_t i = 0; i < MANY * PROBES; i++)
+        probes[i] = (uint16_t)draw(KV_HEADS);
+    for (uint32_t i = 0; i < MANY * 64 * ENTRY; i++)
+        chunk[i] = (uint8_t)draw(256);
+    assert_int_equal(chunk_keys_open(&k, folder, &many, &shape, &why), 0);
+    assert_int_equal(chunk_keys_choose(&k, probes, &why), 0);
+    assert_true(k.piece_layers < MANY && MANY % k.piece_layers);
+    assert_int_equal(chunk_keys_write(&k, SLOT, stamp_of(SLOT), chunk, &why), 0);
+    uint64_t bytes = chunk_keys_layer_bytes(&k), begin = 0;
+    uint8_t *sums = read_sums(&k, SLOT), *piece = malloc(k.piece_bytes);
+    for (uint32_t l = 0; l < MANY; l++) {
+        uint64_t at = chunk_keys_layer_at(&k, SLOT, l);
+        if (l % k.piece_layers == 0) { /* a piece is one read */
+            assert_true(at % 4096 == 0 && (!l || at == begin + k.piece_bytes));
+            begin = at;
+            read_all(&(struct span){k.fd, at, k.piece_bytes, piece}, 1);
+        }
+        assert_true(at + bytes <= begin + k.piece_bytes);
+        memcpy(keys, piece + (at - begin), bytes);
+        pick(chunk + l * 64 * ENTRY, probes + l * PROBES, picked);
+        probe_keys_pack(picked, 64, PROBES * HEAD_DIM, wanted);
+        assert_memory_equal(keys, wanted, bytes);
+        assert_true(chunk_keys_fit(&k, sums, l, keys));
+    }
+    free(sums);
+    free(piece);
+    free(chunk);
     chunk_keys_close(&k);
 }
 
@@ -311,6 +358,7 @@ int main(void)
     hill_log_init("test", HILL_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_found),
+        cmocka_unit_test(layers_lie_in_pieces),
         cmocka_unit_test(another_shape_has_no_choice),
         cmocka_unit_test(what_cannot_be_read_says_so),
         cmocka_unit_test(a_store_writes_keys),
