@@ -89,7 +89,7 @@ static bool has_copy(const struct layer_state *l, uint32_t position)
 }
 
 /* What is to go down, as far as the batch has room; the rest is given up: the placement orders it
- * again. */
+ * again; lru much later, because what is hot again enters as the most recent. */
 static void take_demoted(struct demotions *d, struct sequence *s, uint32_t layer,
                          const struct placement_moves *moves)
 {

@@ -170,9 +170,9 @@ static void begin_chat(struct job *job)
 {
     struct call_reader *reader = &job->generation.reader;
     const struct chat_format *format = chat_prompt_format(upstream_model(&job->gateway->upstream));
-    job_render(job, format);
     reader->id = client_random();
     reader->form = job->order.tools ? chat_format_tools(format) : CHAT_TOOLS_NONE;
+    job_render(job, format);
 }
 
 void generate_begin(struct job *job)

@@ -8,8 +8,9 @@
  * rotated so that few columns matter. Here weights are as they are, and the drive's plane of keys
  * is written as the keys come; 3 of 10 columns then lose nearly all answers of the reference model,
  * half of them few, and |q| in the sums finds less than |k| alone (docs/policies.md). Figure
- * "policies" has both beside one another: HILL_TEST_FEW_COLUMNS=1, of all processes, is 3 of 10.
- * Who calls it: the scorer. Concurrency: pure functions.
+ * "policies" has both beside one another: HILL_TEST_FEW_COLUMNS=1 is 3 of 10. The variable is read
+ * at a process's start and must be the same in all of them, else their planes differ in size. Who
+ * calls it: the scorer. Concurrency: pure functions but for that.
  */
 #ifndef HILL_KV_PARTIAL_H
 #define HILL_KV_PARTIAL_H

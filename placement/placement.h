@@ -18,7 +18,9 @@
  * writes nothing while its slot has not been given away. Who has one the caller says (`copies`).
  * Rules that hold for all: the forced tokens (first `sinks`, newest `window`) are hot; at most
  * `capacity` tokens are hot; new tokens start hot; a step promotes and demotes equal volumes unless
- * there is free room, and promotes at most `rate` tokens.
+ * there is free room, and promotes at most `rate` tokens. Live that is at most
+ * PLACEMENT_LIVE_RATE a layer and step, of what the GPU lacked, and none while a batch of moves is
+ * under way: so lru, lfu and paper bring up the best of what a query selected, not all of it.
  * The order of calls for one query is placement_append (the query's new tokens), placement_step
  * (what it selected). Hits are counted against the placement before the step's moves. Who calls it:
  * the scorer after each query; hill-kvtrace, bench. Concurrency: one thread per placement.
@@ -72,11 +74,12 @@ struct placement_settings {
     uint32_t max_tokens;    /* at most KV_MAX_TOKENS */
     uint32_t sinks, window; /* forced, as in kv_selection_settings */
     uint32_t rate; /* promotions per step; 0: no limit, for bkp 1/64 of the tokens (at least 16) */
+    /* bkp and paper */
+    double alpha; /* (0, 1]: the fraction with the highest counts is not demoted for a promotion; of
+                     bkp for nothing, as far as it fits in half of what is not pinned */
+    double pin;   /* [0, 1]: the newest fraction that is locked hot; at most a sixteenth of the
+                     capacity, of paper half of it */
     /* bkp alone */
-    double alpha;        /* (0, 1]: the fraction with the highest counts is never demoted, as far as
-                            it fits in half of what is not pinned */
-    double pin;          /* [0, 1]: the newest fraction that is locked hot, at most a sixteenth
-                            of the capacity */
     uint32_t half_life;  /* steps in which a count loses half its weight, 1 .. 256 */
     double margin;       /* misses by which a token must beat its victim */
     uint32_t rest_steps; /* a token that has been moved stays at least so long */

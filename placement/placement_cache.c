@@ -4,8 +4,9 @@
  *
  * lfu has perfect memory: counts are kept for hot and cold tokens and never age; ties: the least
  * recently selected, then the oldest. lru: a step counts as one instant: tokens that are hit become
- * recent before any token comes up. Nothing that the step selected goes down. Cost: O(selected *
- * log N).
+ * recent before any token comes up. Nothing that the step selected goes down. Where more are
+ * selected than a step takes, lfu brings up those with the highest counts; by lru, and among equal
+ * counts, they take turns (placement_pick). Cost: O(selected * log N).
  */
 #include "placement/placement_internal.h"
 
@@ -87,10 +88,12 @@ static uint32_t unselected_victim(struct placement *p)
 static int step(struct placement *p, const uint32_t *selected, uint32_t n, const uint16_t *scores,
                 uint32_t rate)
 {
+    const uint32_t *counts = by_recency(p) ? NULL : ((struct own *)p->own)->counts;
+    struct placement_pick pick = placement_pick(p, selected, n, counts, 0, rate);
     int rc = 0;
     (void)scores;
-    for (uint32_t i = 0; i < n && rate && rc == 0; i++) {
-        if (p->hot[selected[i]] || placement_is_forced(p, selected[i]))
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        if (!placement_picks(p, &pick, selected[i]))
             continue;
         if (p->n_hot >= p->capacity) {
             uint32_t down = unselected_victim(p);
@@ -100,7 +103,6 @@ static int step(struct placement *p, const uint32_t *selected, uint32_t n, const
         }
         if (rc == 0)
             rc = placement_promote(p, selected[i]);
-        rate--;
     }
     for (uint32_t i = 0; i < n && !by_recency(p); i++)
         if (p->hot[selected[i]] && !placement_is_forced(p, selected[i]))

@@ -77,6 +77,25 @@ static inline void *placement_table(void **rest, uint64_t n, size_t size)
     return table;
 }
 
+/* ---- who comes up (placement_pick.c) -----------------------------------------------------------
+ */
+
+struct placement_pick {
+    const uint32_t *counts; /* NULL: all are equal */
+    uint32_t least;         /* count */
+    uint32_t equal, left;   /* so many have the least count, and so many of them come up; 0: all */
+    uint32_t first, seen; /* of those that are equal: from which on, and how many were asked for */
+};
+
+/* Of the selected cold tokens with a count of `least` or more at most `rate`: those with the
+ * highest counts, and of equal ones as many as are left, from a place that goes on with each step,
+ * so that no position is always the first. O(n * log of the highest count), no memory. */
+struct placement_pick placement_pick(const struct placement *p, const uint32_t *selected,
+                                     uint32_t n, const uint32_t *counts, uint32_t least,
+                                     uint32_t rate);
+/* Is this one of them? Asked once for each of `selected`, in its order. */
+bool placement_picks(const struct placement *p, struct placement_pick *pick, uint32_t position);
+
 /* ---- a heap of positions, lowest key first (placement_heap.c) ---------------------------------
  */
 

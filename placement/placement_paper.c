@@ -6,9 +6,11 @@
  * token, how often it has been accessed; the top alpha fraction by count stays hot. (3) A selected
  * cold token whose count is among the top alpha comes up; the lowest-ranked hot token, the oldest
  * among equals, goes down for it. Nothing ages, and there is neither margin nor rate: the paper
- * names none. "Among the top alpha" is strict: no more than alpha * N tokens have its count or a
- * higher one. Where the pin is more than the capacity holds, half of the capacity is pinned. Cost:
- * O((selected + moves) * log N + counts) a step.
+ * names none; where the caller takes fewer, the highest counts come up (placement_pick). "Among the
+ * top alpha" is strict: no more than alpha * N tokens have its count or a higher one. Where the pin
+ * is more than the capacity holds, half of the capacity is pinned. New tokens may push down one of
+ * the top alpha, where everything hot that is not pinned is of them. Live the table counts only
+ * what the GPU lacked, not every access. Cost: O((selected + moves) * log N + counts) a step.
  */
 #include "placement/placement_internal.h"
 
@@ -112,11 +114,12 @@ static int step(struct placement *p, const uint32_t *selected, uint32_t n, const
 {
     struct own *own = p->own;
     uint32_t top = top_from(p);
+    struct placement_pick pick = placement_pick(p, selected, n, own->counts, top, rate);
     int rc = 0;
     (void)scores;
-    for (uint32_t i = 0; i < n && rate && rc == 0; i++) {
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
         uint32_t position = selected[i];
-        if (p->hot[position] || placement_is_forced(p, position) || own->counts[position] < top)
+        if (!placement_picks(p, &pick, position))
             continue;
         if (p->n_hot >= p->capacity) {
             uint32_t down = victim(p);
@@ -126,7 +129,6 @@ static int step(struct placement *p, const uint32_t *selected, uint32_t n, const
         }
         if (rc == 0)
             rc = placement_promote(p, position);
-        rate--;
     }
     return rc;
 }

@@ -79,7 +79,8 @@ const struct option_spec hill_pipeline_specs[] = {
     OPTION("placement", CHOICE, "NAME",
            "which entries are hot: those that are selected often, and the newest (bkp), or the "
            "newest alone (recency); to compare with: the paper's pools as it writes them, and two "
-           "caches",
+           "caches, at most 32 promotions a layer and step, of what the GPU lacked, none while the "
+           "last moves are under way",
            .choices = "bkp|recency|paper|lru|lfu", .fallback = "bkp"),
     OPTION("pin", REAL, "SHARE",
            "bkp, paper: the newest share of the entries that stays hot, at most a sixteenth of the "

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/grow.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/whole_io.h"
@@ -280,6 +281,24 @@ static void a_read_ends_at_the_files_end_and_a_full_device_is_named(void **state
     close(full);
 }
 
+static void an_array_grows_no_further_than_its_room_can_say(void **state)
+{
+    (void)state;
+    uint32_t *items = NULL;
+    uint8_t room = 0;
+    uint64_t most = 0, too_many = (UINT64_C(1) << 63) + 1;
+    assert_true(GROW(items, room, 100));
+    assert_int_equal(room, 128);
+    assert_false(GROW(items, room, 200)); /* 256 items */
+    assert_int_equal(room, 128);
+    free(items);
+    items = NULL;
+    assert_false(GROW(items, most, too_many));
+    assert_false(GROW(items, most, too_many - 1)); /* more bytes than there are */
+    assert_null(items);
+    assert_int_equal(most, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -296,6 +315,7 @@ int main(void)
         cmocka_unit_test(log_lines_name_time_process_and_level),
         cmocka_unit_test(a_long_line_is_cut_and_ended),
         cmocka_unit_test(levels_are_parsed),
+        cmocka_unit_test(an_array_grows_no_further_than_its_room_can_say),
         cmocka_unit_test(a_read_ends_at_the_files_end_and_a_full_device_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -134,11 +134,12 @@ wait_for() { # SECONDS COMMAND...
 }
 
 # Its program, or the shell that it is, sleeps: a client that has asked waits for the answer; one that is only being started,
-# however long that takes on a loaded machine, runs.
+# however long that takes on a loaded machine, runs; one that has ended (gone, or Z) does not wait.
 waits() { # PID
-    local pid
+    local pid states
     pid=$(pgrep -P "$1" | head -n 1)
-    [[ "$(ps -L -o stat= -p "${pid:-$1}")" != *[RD]* ]]
+    states=$(ps -L -o stat= -p "${pid:-$1}")
+    [[ -n $states && $states != *[RDZ]* ]]
 }
 
 asked() { # PID: of a client in the background: it has asked, and what it asked for has arrived

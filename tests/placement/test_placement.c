@@ -109,6 +109,34 @@ static void lfu_worked_by_hand(void **state)
     placement_destroy(p);
 }
 
+/* Six are lacked at each step and two come up: by lfu the two that were selected most often, by lru
+ * each in its turn. */
+static void a_rate_takes_the_best(void **state)
+{
+    (void)state;
+    struct placement_moves m;
+    struct placement *p = make(PLACEMENT_LFU, 0, 0);
+    append(p, 20, 4);
+    assert_int_equal(placement_watch(p, (uint32_t[]){4, 9}, 2), 0);
+    assert_int_equal(placement_step(p, (uint32_t[]){1, 2, 4, 7, 9, 11}, 6, NULL, 2, &m), 0);
+    assert_int_equal(m.n_promoted, 2);
+    assert_int_equal(m.promoted[0], 4);
+    assert_int_equal(m.promoted[1], 9);
+    placement_destroy(p);
+    p = make(PLACEMENT_LRU, 0, 0);
+    append(p, 20, 2);
+    bool came_up[20] = {false};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(placement_step(p, (uint32_t[]){1, 2, 4, 7, 9, 11}, 6, NULL, 2, &m), 0);
+        for (uint32_t j = 0; j < m.n_promoted; j++)
+            came_up[m.promoted[j]] = true;
+        assert_int_equal(m.n_promoted, 2);
+        assert_int_equal(placement_append(p, 2, 2, &m), 0); /* they go down, as what is older */
+    }
+    assert_true(came_up[11] && came_up[1]);
+    placement_destroy(p);
+}
+
 static void score_follows_the_scores(void **state)
 {
     (void)state;
@@ -391,6 +419,7 @@ int main(void)
         cmocka_unit_test(a_prompt_keeps_sinks_and_newest_hot),
         cmocka_unit_test(lru_worked_by_hand),
         cmocka_unit_test(lfu_worked_by_hand),
+        cmocka_unit_test(a_rate_takes_the_best),
         cmocka_unit_test(score_follows_the_scores),
         cmocka_unit_test(bkp_pins_the_newest),
         cmocka_unit_test(bkp_forgets_an_old_favourite),

@@ -134,12 +134,40 @@ static void model_watch(struct model *m, const uint32_t *selected, uint32_t n)
     }
 }
 
+/* Does lru or lfu bring up the i-th selected token? All that fit into the rate, else the highest
+ * counts, and of equal ones (by lru all are) a run that begins where it begins at this step. */
+static bool model_comes_up(const struct model *m, const uint32_t *selected, uint32_t n, uint32_t i)
+{
+    uint32_t higher = 0, equal = 0, mine = 0, wanted = 0;
+    if (m->hot[selected[i]] || forced(m, selected[i]))
+        return false;
+    for (uint32_t j = 0; j < n; j++) {
+        if (m->hot[selected[j]] || forced(m, selected[j]))
+            continue;
+        uint32_t a = m->count[selected[j]], b = m->count[selected[i]];
+        wanted++;
+        higher += m->kind == PLACEMENT_LFU && a > b;
+        if (m->kind == PLACEMENT_LRU || a == b) {
+            mine = j < i ? mine + 1 : mine;
+            equal++;
+        }
+    }
+    if (m->rate == 0 || wanted <= m->rate)
+        return true;
+    if (higher >= m->rate)
+        return false;
+    uint32_t left = m->rate - higher;
+    return left >= equal || (mine + equal - m->step * left % equal) % equal < left;
+}
+
 /* lru and lfu */
 static void model_cache_step(struct model *m, const uint32_t *selected, uint32_t n)
 {
-    uint32_t moves = 0;
-    for (uint32_t i = 0; i < n && (m->rate == 0 || moves < m->rate); i++) {
-        if (m->hot[selected[i]] || forced(m, selected[i]))
+    bool up[MAX];
+    for (uint32_t i = 0; i < n; i++)
+        up[i] = model_comes_up(m, selected, n, i);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!up[i])
             continue;
         if (hot_tokens(m) >= m->capacity) {
             uint32_t down = model_victim(m, true);
@@ -148,7 +176,6 @@ static void model_cache_step(struct model *m, const uint32_t *selected, uint32_t
             model_move(m, down, false);
         }
         model_move(m, selected[i], true);
-        moves++;
     }
 }
 

@@ -6,8 +6,10 @@
  * scored, the drive's DRAM, which entries are hot, beta, guesses a layer ahead, digest bits, and of
  * a batch how many of its rows the scorer is at together. M_0 is the same in all rows of a
  * comparison and is filled; of the comparison of beta each fixed beta has the M_0 that it fills,
- * and beside it stands Eq. 4 with as much. Which KV: KV="names" (workload.h); STEPS=N decode
- * steps; rounds and their variables: comparison.h. FULL=1 adds this machine's drive.
+ * and beside it stands Eq. 4 with as much; of that of placements M_0 differs by the placements'
+ * tables, and decides alone (a beta above it), so that as many entries are hot in all rows. Which
+ * KV: KV="names" (workload.h); STEPS=N decode steps; rounds and their variables: comparison.h.
+ * FULL=1 adds this machine's drive.
  * Concurrency: one thread. Failure: as point.h; KV that is not there is named and left out.
  */
 #include <stdio.h>
@@ -24,6 +26,7 @@
 #define KV         "qwen0.5b-16384-moby smollm2-8192-lines"
 #define KV_QUICK   "hill-ref-2048-heldout"
 #define KV_MAX     4u
+#define FILLS_M0   "1000" /* beta: M_0 alone decides how much is hot */
 #define BATCH      4u
 #define MIB        1048576.0
 #define FILE_KEPT  "build/bench/points/ablation.jsonl"
@@ -64,7 +67,7 @@ static const char *kept_file = FILE_KEPT;
 static void set_options(struct method *m, double hot_share, const char *beta)
 {
     snprintf(m->options, sizeof m->options, BASE, ALPHA, ALPHA, beta,
-             point_hot_mb(&m->point, hot_share, ALPHA, true));
+             point_hot_mb(&m->point, PLACEMENT_BKP, hot_share, ALPHA, true));
 }
 
 /* Replaces a word behind an option; the option must be there. */
@@ -129,9 +132,9 @@ static struct method *add_host(struct comparison *c, const char *name, const str
     struct method *m = add(c, name, like, against);
     m->point.policy = COMPARISON_HOST_DIGEST;
     snprintf(words, sizeof words, "%.2f",
-             point_hot_mb(&m->point, HOT_SHARE, ALPHA, true) + more / MIB);
+             point_hot_mb(&m->point, PLACEMENT_BKP, HOT_SHARE, ALPHA, true) + more / MIB);
     set_word(m, "--hot-mb ", words);
-    set_word(m, "--beta ", "1000"); /* Eq. 4 is of two sides that score; M_0 counts more */
+    set_word(m, "--beta ", FILLS_M0); /* Eq. 4 is of two sides that score; M_0 counts more */
     snprintf(words, sizeof words, " --digest-mb %.2f", cached / MIB);
     if (cached > 0)
         add_option(m, words);
@@ -147,19 +150,21 @@ static void add_storage(struct comparison *c, const struct point *like)
         add_host(c, "host-digest: the CPU scores, plain drive", like, 0, 0, 0);
 }
 
-/* (a): the drive's DRAM comes on top, and host-digest has M_0 alone; hillinfer's rows are paired
- * with it. (b): it has as much on top, for digests, and is paired with hillinfer's row. */
+/* (a): the drive's DRAM comes on top, and host-digest has M_0 for everything: without a cache of
+ * digests, with which hillinfer's rows are paired, and with one that takes the room of hot entries.
+ * (b): it has as much on top, for digests, and is paired with hillinfer's row. */
 static void add_caches(struct comparison *c, const struct point *like)
 {
     double digests = cold_digest_bytes(like);
     if (!point_offers("policy", COMPARISON_HOST_DIGEST))
         return;
-    add_host(c, "(a) host-digest, M_0 alone", like, 0, 0, 0);
+    add_host(c, "(a) host-digest without a cache of digests", like, 0, 0, 0);
     for (size_t i = 0; i < CACHES_N; i++)
         comparison_set_dram(add(c, caches[i].drive, like, 0), caches[i].share * digests);
     for (size_t i = 0; i < CACHES_N; i++)
         add_host(c, caches[i].host, like, 1 + (uint32_t)i, caches[i].share * digests,
                  caches[i].share * digests);
+    add_host(c, "(a) host-digest, 25 % cached within M_0", like, 0, 0.25 * digests, 0);
 }
 
 static void add_drams(struct comparison *c, const struct point *like)
@@ -201,12 +206,23 @@ static void add_betas(struct comparison *c, const struct point *like)
 
 static void add_placements(struct comparison *c, const struct point *like)
 {
-    static const char *const names[][2] = {{"recency", "recency"},
-                                           {"the pools as the paper writes them", "paper"},
-                                           {"lru", "lru"},
-                                           {"lfu", "lfu"}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        set_word(add(c, names[i][0], like, 0), "--placement ", names[i][1]);
+    static const struct {
+        enum placement_kind kind;
+        const char *name;
+    } rows[] = {{PLACEMENT_BKP, "hillinfer: bkp"},
+                {PLACEMENT_RECENCY, "recency"},
+                {PLACEMENT_PAPER, "the pools as the paper writes them"},
+                {PLACEMENT_LRU, "lru"},
+                {PLACEMENT_LFU, "lfu"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct method *m = add(c, rows[i].name, like, 0);
+        char hot_mb[32];
+        snprintf(hot_mb, sizeof hot_mb, "%.2f",
+                 point_hot_mb(&m->point, rows[i].kind, HOT_SHARE, ALPHA, true));
+        set_word(m, "--placement ", placement_name(rows[i].kind));
+        set_word(m, "--hot-mb ", hot_mb);
+        set_word(m, "--beta ", FILLS_M0);
+    }
 }
 
 static void add_factor(struct part *p, enum factor f, enum drive drive)
@@ -227,11 +243,11 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
         add_drams(c, &like);
     } else if (f == ROWS) {
         add_rows(c, &like);
+    } else if (f == HKM) {
+        add_placements(c, &like);
     } else {
         add(c, "hillinfer, whole", &like, 0);
-        if (f == HKM)
-            add_placements(c, &like);
-        else if (f == AHEAD)
+        if (f == AHEAD)
             set_word(add(c, "without speculation", &like, 0), "--speculate ", "off");
         else {
             add_option(add(c, "INT4", &like, 0), " --score-bits 4");
@@ -246,7 +262,7 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
 static void predict(struct part *p)
 {
     char name[128], settings[1200];
-    struct method *whole = &p->comparisons[HKM].methods[0];
+    struct method *whole = &p->comparisons[AHEAD].methods[0];
     struct bench_samples kept[2];
     snprintf(name, sizeof name, "%s: predicted beta", p->kv.name);
     point_settings(&whole->point, settings, sizeof settings);
@@ -290,11 +306,14 @@ static void print_head(void)
            "measured in turn in every round. Where it is not the factor: bkp, `--beta auto`, "
            "queries guessed a layer ahead "
            "(`--speculate on`), INT8, `--alpha %g --gpu-keep %g`, and M_0 for a hot share of %.1f "
-           "(`--hot-mb`, the same in all rows of a table). "
+           "(`--hot-mb`, the same in all rows of a table; of placements more or less by their "
+           "tables, with `--beta " FILLS_M0 "`, so that all rows have as many hot entries). Every "
+           "placement brings up at most %u entries a layer and step, of what the GPU lacked, and "
+           "none while a batch of moves is under way. "
            "The drive is modelled, `--csd-model %s`: no measurement of a real one; its pool lies "
            "in memory, and the GPU is this machine's CPU with memory of its own (hot entries are "
            "copied to it). " COMPARISON_SCORE "\n\n",
-           BATCH, steps, ALPHA, ALPHA, HOT_SHARE, point_csd_model());
+           BATCH, steps, ALPHA, ALPHA, HOT_SHARE, PLACEMENT_LIVE_RATE, point_csd_model());
     comparison_print_legend();
     if (!point_offers("policy", COMPARISON_HOST_DIGEST))
         printf("There is no policy host-digest here: in-storage scoring has no row.\n");

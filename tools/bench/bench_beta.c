@@ -217,7 +217,10 @@ static void print_sweep(uint32_t prompt, uint32_t predict, uint32_t rounds)
     print_predictions();
     printf("\nMilliseconds a step, %u steps after a prompt of %u tokens, 4 layers, 2 "
            "KiB of K and V a token and layer, 96 selected, %u round%s, rows in turn; %u times as "
-           "many with `auto`, which begins at what was measured alone. `cpu` and `score` are GB/s "
+           "many with `auto`, which begins at what was measured alone: the columns of `auto` have "
+           "later "
+           "steps with a longer context, to compare with one another and not with the fixed betas. "
+           "`cpu` and `score` are GB/s "
            "of FP16 K and V that the host and the drive score in the model; the other figures are "
            "a SmartSSD's. Fixed betas: times the predicted one. Without correction: the share of "
            "entries that queries upload is that of both sides together, not each side's own (the "

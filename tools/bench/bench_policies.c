@@ -4,15 +4,15 @@
  *
  * What: hillinfer beside every policy that the coordinator accepts (oracle left out: it costs what
  * h2o costs and is no system), with the same M_0, which all of them fill, the same share of the
- * context kept on the GPU and the same alpha. Each of the others has its best setting, found before
- * by a small sweep (one round each) that is printed: what is hot, guesses, and how much of M_0
- * holds digests. prefetch stands there with InfiniGen's 3 of 10 columns, too. hillinfer's drive has
- * DRAM for a quarter of the cold digests; host-digest has a plain SSD, with the same M_0 (the
- * drive's DRAM is extra then): by this row its bar is judged. Once it has as much DRAM in all: that
- * row is there to compare. Which KV and how many rows: KV="NAME:ROWS ..." (workload.h);
- * POLICIES="words" chooses what stands beside hillinfer; STEPS=N; rounds and their variables:
- * comparison.h (a sweep's name has the word "settings"). Concurrency: one thread. Failure: as
- * point.h.
+ * context kept on the GPU and the same alpha. Each of the others but full has its best setting,
+ * found before by a small sweep (one round each) that is printed: what is hot, guesses, and how
+ * much of M_0 holds digests. prefetch stands there with InfiniGen's 3 of 10 columns, too.
+ * hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a plain SSD, with
+ * the same M_0 (the drive's DRAM is extra then): by this row its bar is judged. Once it has as much
+ * DRAM in all: that row is there to compare. Which KV and how many rows: KV="NAME:ROWS ..."
+ * (workload.h); POLICIES="words" chooses what stands beside hillinfer; STEPS=N; rounds and their
+ * variables: comparison.h (a sweep's name has the word "settings"). Concurrency: one thread.
+ * Failure: as point.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,36 +38,47 @@
 #define FEW_COLUMNS "prefetch, 3 of 10 columns"
 #define FEW_HOOK    "HILL_TEST_FEW_COLUMNS"
 
-/* How often hillinfer must be as fast. */
-static const struct bar {
-    const char *policy;
-    double asked, least;
-} bars[] = {{"full", 4.21, 2},
-            {"h2o", 4.21, 2},
-            {"prefetch", 4.21, 2},
-            {"leoam", 4.21, 2},
-            {COMPARISON_HOST_DIGEST, 1.5, 1.1}};
-#define BARS (sizeof bars / sizeof *bars)
+#define SETTINGS_MAX 4u
 
-/* What is tried of each rival; the first is what it has where nothing was tried. */
-static const struct setting {
+struct setting {
     const char *name, *options;
     double digests; /* share of the cold digests that M_0 holds */
-} settings[BARS][5] = {
-    /* full attends to everything: nothing is chosen that could be placed, guessed or cached */
-    [1] = {{"bkp", "--placement bkp --speculate off", 0},
-           {"recency", "--placement recency --speculate off", 0},
-           {"bkp, guesses", "--placement bkp --speculate on", 0}},
-    [2] = {{"bkp", "--placement bkp --speculate on", 0},
-           {"recency", "--placement recency --speculate on", 0}},
-    [3] = {{"bkp", "--placement bkp --speculate off", 0},
-           {"recency", "--placement recency --speculate off", 0},
-           {"bkp, guesses", "--placement bkp --speculate on", 0}},
-    [4] = {{"bkp, no digests in M_0", "--placement bkp --speculate on", 0},
-           {"bkp, a quarter of them", "--placement bkp --speculate on", 0.25},
-           {"bkp, half of them", "--placement bkp --speculate on", 0.5},
-           {"recency, a quarter of them", "--placement recency --speculate on", 0.25}},
 };
+
+static const struct bar {
+    const char *policy;
+    double asked, least; /* how often hillinfer must be as fast */
+    /* what is tried of the rival, up to one without a name; the first is what it has where nothing
+     * was tried */
+    struct setting settings[SETTINGS_MAX + 1];
+} bars[] = {
+    /* attends to everything: nothing is chosen that could be placed, guessed or cached */
+    {"full", 4.21, 2, {{0}}},
+    {"h2o",
+     4.21,
+     2,
+     {{"bkp", "--placement bkp --speculate off", 0},
+      {"recency", "--placement recency --speculate off", 0},
+      {"bkp, guesses", "--placement bkp --speculate on", 0}}},
+    {"prefetch",
+     4.21,
+     2,
+     {{"bkp", "--placement bkp --speculate on", 0},
+      {"recency", "--placement recency --speculate on", 0}}},
+    {"leoam",
+     4.21,
+     2,
+     {{"bkp", "--placement bkp --speculate off", 0},
+      {"recency", "--placement recency --speculate off", 0},
+      {"bkp, guesses", "--placement bkp --speculate on", 0}}},
+    {COMPARISON_HOST_DIGEST,
+     1.5,
+     1.1,
+     {{"bkp, no digests in M_0", "--placement bkp --speculate on", 0},
+      {"bkp, a quarter of them", "--placement bkp --speculate on", 0.25},
+      {"bkp, half of them", "--placement bkp --speculate on", 0.5},
+      {"recency, a quarter of them", "--placement recency --speculate on", 0.25}}}};
+#define BARS (sizeof bars / sizeof *bars)
 
 static struct part {
     struct workload kv;
@@ -103,9 +114,10 @@ static struct method *add(struct part *p, struct comparison *c, const char *name
     struct method *m = comparison_add(c, name, &like, 0);
     bool ours = strcmp(policy, "hillinfer") == 0;
     double digests = how->digests * cold_digest_bytes(&like) / MIB;
-    int n = snprintf(m->options, sizeof m->options,
-                     "--alpha %g --gpu-keep %g --beta %s --hot-mb %.2f", ALPHA, ALPHA,
-                     ours ? "auto" : "1000", point_hot_mb(&like, hot_share, ALPHA, true) + more_mb);
+    int n =
+        snprintf(m->options, sizeof m->options, "--alpha %g --gpu-keep %g --beta %s --hot-mb %.2f",
+                 ALPHA, ALPHA, ours ? "auto" : "1000",
+                 point_hot_mb(&like, PLACEMENT_BKP, hot_share, ALPHA, true) + more_mb);
     if (*how->options)
         n += snprintf(m->options + n, sizeof m->options - (size_t)n, " %s", how->options);
     if (digests > 0)
@@ -124,7 +136,7 @@ static void add_sweep(struct part *p, size_t bar)
     struct comparison *c = &p->sweeps[bar];
     snprintf(c->name, sizeof c->name, "%.63s x %u, settings of %s", p->kv.name, p->rows,
              bars[bar].policy);
-    for (const struct setting *s = settings[bar]; s->name; s++)
+    for (const struct setting *s = bars[bar].settings; s->name; s++)
         add(p, c, s->name, bars[bar].policy, s, 0);
 }
 
@@ -134,13 +146,13 @@ static const struct setting *best_of(const struct part *p, size_t bar)
     static const struct setting nothing = {"", "", 0};
     const struct comparison *c = &p->sweeps[bar];
     uint32_t best = 0;
-    if (!settings[bar][0].name)
+    if (!bars[bar].settings[0].name)
         return &nothing;
     for (uint32_t i = 1; c->rounds && i < c->n; i++)
         if (bench_median(&c->methods[i].measured[M_STEP]) <
             bench_median(&c->methods[best].measured[M_STEP]))
             best = i;
-    return &settings[bar][best];
+    return &bars[bar].settings[best];
 }
 
 static void add_methods(struct part *p)
@@ -196,7 +208,7 @@ static void measure(const struct bench_options *o)
         if (!p->there)
             continue;
         for (size_t b = 0; b < BARS; b++)
-            if (is_asked(b) && settings[b][0].name)
+            if (is_asked(b) && bars[b].settings[0].name)
                 add_sweep(p, b);
         for (size_t b = 0; b < BARS; b++)
             if (p->sweeps[b].n)
@@ -241,7 +253,7 @@ static void print_sweeps(const struct part *p)
         printf("%s%s: ", any ? "; " : "\nSettings that were tried, ms a step, one round each: ",
                bars[b].policy);
         for (uint32_t i = 0; c->rounds && i < c->n; i++) {
-            bool best = &settings[b][i] == best_of(p, b);
+            bool best = &bars[b].settings[i] == best_of(p, b);
             printf("%s%s %s%.2f%s", i ? ", " : "", c->methods[i].name, best ? "**" : "",
                    bench_median(&c->methods[i].measured[M_STEP]), best ? "**" : "");
         }
@@ -272,19 +284,20 @@ static void print_missing_policies(void)
 
 static void print_head(void)
 {
-    printf("## Policies\n\n"
-           "A decode step on real KV (a text's first tokens, read once into a session that every "
-           "row restores; then %u steps of all rows), under each policy: the same M_0 (a hot share "
-           "of %.1f), `--alpha %g --gpu-keep %g`. hillinfer: bkp, `--beta auto`, queries guessed a "
-           "layer ahead, and a drive with DRAM for a quarter of the cold digests (half of that "
-           "with INT4), extra to M_0. The others have the fastest of the settings that are listed "
-           "below their table, on a plain SSD. "
-           "host-digest's bar is of the row with the same M_0; the one with as much DRAM in all "
-           "has none. InfiniGen keeps 3 of 10 columns (of rotated weights, which are not here: "
-           "`docs/policies.md` says what that does to answers), prefetch half. "
-           "The drive is modelled, `--csd-model %s` but for its `dram`: no measurement of a real "
-           "one. " COMPARISON_SCORE " The GPU is this machine's CPU.\n\n",
-           steps, hot_share, ALPHA, ALPHA, point_csd_model());
+    printf(
+        "## Policies\n\n"
+        "A decode step on real KV (a text's first tokens, read once into a session that every "
+        "row restores; then %u steps of all rows), under each policy: the same M_0 (a hot share "
+        "of %.1f), `--alpha %g --gpu-keep %g`. hillinfer: bkp, `--beta auto`, queries guessed a "
+        "layer ahead, and a drive with DRAM for a quarter of the cold digests (half of that "
+        "with INT4), extra to M_0. The others, on a plain SSD, have each but full the fastest of "
+        "the settings that are listed below the table. "
+        "host-digest's bar is of the row with the same M_0; the one with as much DRAM in all "
+        "has none. InfiniGen keeps 3 of 10 columns (of rotated weights, which are not here: "
+        "`docs/policies.md` says what that does to answers), prefetch half. "
+        "The drive is modelled, `--csd-model %s` but for its `dram`: no measurement of a real "
+        "one. " COMPARISON_SCORE " The GPU is this machine's CPU.\n\n",
+        steps, hot_share, ALPHA, ALPHA, point_csd_model());
     comparison_print_legend();
     printf("Of several rows busy times are of all of them, by the counted bytes and the model's "
            "rates.\n");

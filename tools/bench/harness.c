@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -108,6 +109,7 @@ struct bench_options bench_start(const char *figure, int argc, char **argv)
             misuse();
         }
     }
+    mkdir("build/bench", 0777); /* that it is there is noticed when something is written */
     if (options.rounds == 0)
         options.rounds = options.quick ? ROUNDS_QUICK : ROUNDS;
     return options;

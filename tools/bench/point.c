@@ -152,7 +152,8 @@ static uint32_t context_of(const struct point *p)
     return p->tokens + steps_of_others(p) + STEPS_ROOM;
 }
 
-double point_hot_mb(const struct point *p, double share, double alpha, bool guesses)
+double point_hot_mb(const struct point *p, enum placement_kind placement, double share,
+                    double alpha, bool guesses)
 {
     struct kv_geometry g = geometry_of(p);
     uint32_t context = context_of(p), lists = p->rows * g.n_layers;
@@ -164,7 +165,7 @@ double point_hot_mb(const struct point *p, double share, double alpha, bool gues
         .batch_tokens = chunk_of(p),
         .n_sequences = p->rows,
         .selection = {.alpha = alpha, .sinks = SINKS, .window = WINDOW},
-        .placement_bytes = placement_live_bytes(PLACEMENT_BKP, g.n_layers, context),
+        .placement_bytes = placement_live_bytes(placement, g.n_layers, context),
         .speculates = guesses,
         .cold_slots = pool_slots_for_tokens(&g, p->rows, context)};
     if (kv_plan_hot(&plan, &in, kv_plan_hot_full_bytes(&in), &why))

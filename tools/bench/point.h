@@ -31,6 +31,7 @@
 #include "tools/bench/harness.h"
 #include "tools/bench/workload.h"
 #include "kv/geometry.h"
+#include "placement/placement.h"
 
 #define POINT_LAYERS   2u
 #define POINT_KV_HEADS 8u
@@ -82,8 +83,9 @@ void point_run(const struct point *p, struct point_result *result);
 /* Everything that decides what is measured, but for the program. */
 void point_settings(const struct point *p, char *out, size_t room);
 /* MiB of M_0 (--hot-mb) that a share of the entries of all rows fills with what else lies in it
- * (kv/plan.h), under bkp; guesses: with staging for them. */
-double point_hot_mb(const struct point *p, double share, double alpha, bool guesses);
+ * (kv/plan.h), the placement's tables too; guesses: with staging for them. */
+double point_hot_mb(const struct point *p, enum placement_kind placement, double share,
+                    double alpha, bool guesses);
 /* beta that Eq. 4 predicts for a point, out of rates measured just now (hillctl profile); bounded:
  * by what M_0 holds. */
 double point_predicted_beta(const struct point *p, double *bounded);
