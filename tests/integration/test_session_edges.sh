@@ -74,7 +74,7 @@ down || fail "down"
 wait $long
 
 # --- an order for a request that turns out to have no room yet
-up "${options[@]}" -np 2 --csd none --hot-mb 34 || fail "up"
+up "${options[@]}" -np 2 --csd none --hot-mb 34 --hang-ms 600000 || fail "up" # a worker is stopped below for as long as it takes
 generate $many "$work/long" &
 long=$!
 wait_for 20 runs "> 3" || fail "nothing decodes"

@@ -62,7 +62,7 @@ wait "$generate"
 expect "tracing changes no result" "$(field "$work/after" '[.selection_hash, .logits_hash] | join(" ")')" "$(field "$work/plain" '[.selection_hash, .logits_hash] | join(" ")')"
 
 # --- the file: every track is named, spans are whole and in order, flows are balanced, nothing is lost silently
-check "spans: start, duration, arguments" "$trace" '[.traceEvents[] | select(.ph == "X") | (.ts > 0 and .dur >= 0 and (.args | [.sequence, .step, .layer, .bytes] | all(type == "number")))] | all and length > 1000'
+check "spans: start, duration, arguments" "$trace" '[.traceEvents[] | select(.ph == "X") | (.ts > 0 and .dur >= 0 and (.args | [.sequence, .step, .layer, .bytes] | all(type == "number")))] | all and length > 100'
 check "spans: of this request, by the number that its JSON has" "$trace" "[.traceEvents[] | select(.ph == \"X\") | .args.request] | unique == [$(field "$work/traced" .request_id)]"
 check "spans: in order of their starts" "$trace" '[.traceEvents[] | select(.ph == "X") | .ts] | . == sort'
 check "no other events" "$trace" '[.traceEvents[].ph] | unique == ["M", "X", "f", "s", "t"]'
@@ -76,10 +76,10 @@ done
 check "spans of a track do not overlap" "$trace" '[.traceEvents[] | select(.ph == "X")] | group_by(.tid)
     | map([.[:-1], .[1:]] | transpose | map(.[0].ts + .[0].dur <= .[1].ts + 0.01) | all) | all'
 check "flows: one start, one end, each" "$trace" '[.traceEvents[] | select(.cat == "flow")] | group_by(.id)
-    | map((map(select(.ph == "s")) | length) == 1 and (map(select(.ph == "f")) | length) == 1 and .[0].ph == "s" and .[-1].ph == "f") | all and length > 100'
+    | map((map(select(.ph == "s")) | length) == 1 and (map(select(.ph == "f")) | length) == 1 and .[0].ph == "s" and .[-1].ph == "f") | all and length > 10'
 check "flows: across processes" "$trace" '[.traceEvents[] | select(.cat == "flow")] | group_by(.id) | map([.[].pid] | unique | length) | max == 3'
 check "a query is within its answer" "$trace" '[.traceEvents[] | select(.ph == "X" and (.name == "answer" or .name == "select")) | {n: .name, k: "\(.args.sequence) \(.args.step) \(.args.layer)", ts, end: (.ts + .dur)}]
-    | group_by(.k) | map(select(length == 2) | sort_by(.n) | .[0].ts <= .[1].ts and .[0].end + 0.01 >= .[1].end) | all and length > 100'
+    | group_by(.k) | map(select(length == 2) | sort_by(.n) | .[0].ts <= .[1].ts and .[0].end + 0.01 >= .[1].end) | all and length > 10'
 # --- a prompt that is read: its chunks, layer after layer, each given on before the next is waited for
 chunks='[.traceEvents[] | select(.ph == "X" and (.name == "prefill" or .name == "append")) | {n: .name, l: .args.layer, s: .args.step}]'
 prompt_traced() { # a whole one: a trace that begins within a prompt lacks some of its first layer
