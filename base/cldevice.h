@@ -9,8 +9,7 @@
  * memory, HILL_E_INVALID for a kernel that does not compile. Who calls it: gpu_worker, csd_agent.
  * Concurrency: one thread per struct; OpenCL objects made from it may be used as OpenCL allows.
  */
-#ifndef HILL_BASE_CLDEVICE_H
-#define HILL_BASE_CLDEVICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -65,5 +64,3 @@ int cldevice_list(FILE *out);
 int cldevice_check(cl_int status, const char *what, struct hill_why *why);
 /* "CL_INVALID_VALUE", ... */
 const char *cldevice_strerror(cl_int status);
-
-#endif

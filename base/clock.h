@@ -3,8 +3,7 @@
  * A deadline is an absolute monotonic time in ns; CLOCK_NEVER never passes.
  * Concurrency: stateless.
  */
-#ifndef HILL_BASE_CLOCK_H
-#define HILL_BASE_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -23,5 +22,3 @@ static inline int64_t clock_deadline_ms(int64_t ms)
 {
     return clock_now_ns() + CLOCK_MS(ms);
 }
-
-#endif

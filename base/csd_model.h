@@ -10,8 +10,7 @@
  * it. Concurrency: stateless. Failure: HILL_E_INVALID with the key at fault; nothing is changed
  * then.
  */
-#ifndef HILL_BASE_CSD_MODEL_H
-#define HILL_BASE_CSD_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -58,5 +57,3 @@ bool csd_model_same(const struct csd_model *a, const struct csd_model *b);
 
 /* "off", or all keys, so that csd_model_parse makes the same of it; returns out. */
 const char *csd_model_print(char out[CSD_MODEL_TEXT], const struct csd_model *model);
-
-#endif

@@ -11,8 +11,7 @@
  * (its CPU), each with a model of its own. Concurrency: one thread per model; no clock, no waiting,
  * no I/O. Failure: none; base/csd_model.h checks the figures.
  */
-#ifndef HILL_BASE_DEVICE_MODEL_H
-#define HILL_BASE_DEVICE_MODEL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -53,5 +52,3 @@ static inline struct device_span device_at(int64_t ns)
  */
 struct device_span device_charge(struct device_model *model, enum device_resource resource,
                                  uint64_t bytes, struct device_span input);
-
-#endif

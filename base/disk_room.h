@@ -5,12 +5,9 @@
  * it: the coordinator's settings, hillctl doctor. Concurrency: any thread. Failure: UINT64_MAX when
  * the file system cannot be asked.
  */
-#ifndef HILL_BASE_DISK_ROOM_H
-#define HILL_BASE_DISK_ROOM_H
+#pragma once
 
 #include <stdint.h>
 
 /* Of the file system that holds path. */
 uint64_t disk_room(const char *path);
-
-#endif

@@ -6,8 +6,7 @@
  * root, which the Makefile passes to the assembler as an include folder. One use per name and
  * translation unit.
  */
-#ifndef HILL_BASE_EMBED_H
-#define HILL_BASE_EMBED_H
+#pragma once
 
 #define HILL_EMBED(name, path)                                                                     \
     __asm__(".pushsection .rodata\n"                                                               \
@@ -19,5 +18,3 @@
             ".popsection\n");                                                                      \
     extern const char name[];                                                                      \
     extern const char name##_end[]
-
-#endif

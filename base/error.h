@@ -8,8 +8,7 @@
  * no full stop, naming what was attempted, on what, and why it failed.
  * Who calls it: everyone. Concurrency: stateless.
  */
-#ifndef HILL_BASE_ERROR_H
-#define HILL_BASE_ERROR_H
+#pragma once
 
 enum hill_error {
     HILL_OK = 0,
@@ -52,5 +51,3 @@ int hill_from_errno(int err);
 
 /* The process's exit code for an error code (docs/interface.md). */
 int hill_exit_code(int code);
-
-#endif

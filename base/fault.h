@@ -25,8 +25,7 @@
  * Who calls it: every folder, by the two macros; options.c prints the list.
  * Concurrency: any thread; a lock keeps the counts.
  */
-#ifndef HILL_BASE_FAULT_H
-#define HILL_BASE_FAULT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -129,7 +128,5 @@ void fault_list(FILE *to);
 
 #define FAULT_POINT(process, part, moment) ((void)0)
 #define FAULT_FAILS(kind)                  false
-
-#endif
 
 #endif

@@ -6,8 +6,7 @@
  * count when they are of a file or block device: a pipe or an eventfd does not fail so.
  * Who calls it: the linker; fault.c the two below. Concurrency, failure: as the calls themselves.
  */
-#ifndef HILL_BASE_FAULT_CALLS_H
-#define HILL_BASE_FAULT_CALLS_H
+#pragma once
 
 #ifdef HILL_FAULTS
 
@@ -17,7 +16,5 @@
 /* Past the wrapper. */
 ssize_t fault_real_read(int fd, void *buffer, size_t bytes);
 int fault_real_rename(const char *from, const char *to);
-
-#endif
 
 #endif

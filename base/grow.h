@@ -6,8 +6,7 @@
  * what it cannot count before. Failure: false, also where `room` cannot hold the number; items and
  * room stay as they were. Concurrency: none.
  */
-#ifndef HILL_BASE_GROW_H
-#define HILL_BASE_GROW_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ static inline bool grow_array(void *array, uint64_t room, size_t item_bytes)
         memcpy(array, &larger, sizeof larger);
     return larger != NULL;
 }
-
-#endif

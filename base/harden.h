@@ -11,8 +11,7 @@
  * programs inherit it. Failure: what the kernel does not have is left out, and the text says so: a
  * kernel without it is no reason not to work.
  */
-#ifndef HILL_BASE_HARDEN_H
-#define HILL_BASE_HARDEN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ void harden_confine(const struct harden_needs *needs, char text[HARDEN_TEXT_BYTE
 /* What this kernel has of it, for doctor: Landlock's version, 0: none. */
 bool harden_has_seccomp(void);
 int harden_landlock_version(void);
-
-#endif

@@ -7,8 +7,7 @@
  * its own: the bytes carry the library's version and are taken by the same version only. Who calls
  * it: gpu_worker, cpu_scorer. Concurrency: pure functions.
  */
-#ifndef HILL_BASE_HASH_STATE_H
-#define HILL_BASE_HASH_STATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ void hash_state_save(struct hash_state *out, const XXH64_state_t *hash);
 bool hash_state_is_sound(const struct hash_state *in);
 /* False, and nothing changed: it is another version's, or not sound. */
 bool hash_state_load(XXH64_state_t *hash, const struct hash_state *in);
-
-#endif

@@ -8,8 +8,7 @@
  * Who calls it: processes; libraries report through return codes and struct hill_why instead.
  * Concurrency: any thread. A line is one write(2), so lines of several processes do not mix.
  */
-#ifndef HILL_BASE_LOG_H
-#define HILL_BASE_LOG_H
+#pragma once
 
 enum hill_log_level { HILL_LOG_ERROR, HILL_LOG_WARN, HILL_LOG_INFO, HILL_LOG_DEBUG };
 
@@ -27,5 +26,3 @@ void hill_log(enum hill_log_level level, const char *format, ...)
 #define log_warn(...)  hill_log(HILL_LOG_WARN, __VA_ARGS__)
 #define log_info(...)  hill_log(HILL_LOG_INFO, __VA_ARGS__)
 #define log_debug(...) hill_log(HILL_LOG_DEBUG, __VA_ARGS__)
-
-#endif

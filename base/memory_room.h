@@ -8,8 +8,7 @@
  * mount. Who calls it: the coordinator's settings, hillctl doctor. Concurrency: any thread.
  * Failure: what cannot be read limits nothing.
  */
-#ifndef HILL_BASE_MEMORY_ROOM_H
-#define HILL_BASE_MEMORY_ROOM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ struct memory_room {
 
 /* root: "", or a folder that has proc/ and sys/fs/cgroup/ as the machine has them (tests). */
 void memory_room_read(struct memory_room *out, const char *root);
-
-#endif

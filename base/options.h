@@ -11,8 +11,7 @@
  * out of range, leftover argument, damaged INI file. HILL_E_IO and HILL_E_PERMISSION when the INI
  * file cannot be read.
  */
-#ifndef HILL_BASE_OPTIONS_H
-#define HILL_BASE_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -145,5 +144,3 @@ const char *options_positional(const struct options *options, unsigned index);
 int options_read_integer(const char *text, int64_t *out);
 int options_read_real(const char *text, double *out);
 int options_read_size(const char *text, uint64_t *bytes);
-
-#endif

@@ -3,8 +3,7 @@
  * A process is identified by pid and start time (field 22 of /proc/PID/stat), so that a recycled
  * pid is not taken for it. Zombies count as dead. Concurrency: stateless.
  */
-#ifndef HILL_BASE_PROCESS_H
-#define HILL_BASE_PROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ void process_usage(uint64_t *cpu_ms, uint64_t *rss_bytes);
 /* SIGINT and SIGTERM, with hangup also SIGHUP, as a descriptor, blocked in this thread and in those
  * that it starts. -1: errno says why. */
 int process_signals(bool hangup);
-
-#endif

@@ -2,8 +2,7 @@
  * base/relax.h - what a loop that looks again at once tells its CPU: the other thread of the core
  * may go first, and the loop takes less power. Nothing where there is no such instruction.
  */
-#ifndef HILL_BASE_RELAX_H
-#define HILL_BASE_RELAX_H
+#pragma once
 
 static inline void cpu_relax(void)
 {
@@ -13,5 +12,3 @@ static inline void cpu_relax(void)
     __asm__ volatile("yield");
 #endif
 }
-
-#endif

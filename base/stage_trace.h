@@ -14,8 +14,7 @@
  * reads; no lock. A span that is overwritten while it is read is counted as lost, never torn.
  * Failure: no memory for the ring is HILL_E_NOMEM when tracing is switched on; it stays off.
  */
-#ifndef HILL_BASE_STAGE_TRACE_H
-#define HILL_BASE_STAGE_TRACE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -137,5 +136,3 @@ void stage_span_record(enum stage stage, const struct stage_span *span, uint64_t
         if (stage_span_##name.start_ns)                                                            \
             stage_span_record(STAGE_##name, &stage_span_##name, stage_bytes);                      \
     } while (0)
-
-#endif

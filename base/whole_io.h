@@ -5,8 +5,7 @@
  * calls it: the files of pool/, prefix/ and session/, the coordinator's token log. Concurrency: as
  * the system calls. Failure: a code, and errno says the rest.
  */
-#ifndef HILL_BASE_WHOLE_IO_H
-#define HILL_BASE_WHOLE_IO_H
+#pragma once
 
 #include <stdint.h>
 
@@ -14,5 +13,3 @@
 int64_t whole_read(int fd, void *to, uint64_t bytes, uint64_t at);
 /* 0, or a code; HILL_E_NOSPACE also at a device's end, which takes nothing more. */
 int whole_write(int fd, const void *from, uint64_t bytes, uint64_t at);
-
-#endif

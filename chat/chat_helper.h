@@ -12,8 +12,7 @@
  * come through it untouched. Concurrency: any number of threads, a process each; SIGINT does not
  * reach the helper.
  */
-#ifndef HILL_CHAT_CHAT_HELPER_H
-#define HILL_CHAT_CHAT_HELPER_H
+#pragma once
 
 #include "model/chat_template.h"
 
@@ -25,5 +24,3 @@
 int chat_helper_render(struct chat_prompt *out, const char *text, uint64_t bytes,
                        const struct chat_vocabulary *vocabulary,
                        const struct chat_message *messages, unsigned count, struct hill_why *why);
-
-#endif

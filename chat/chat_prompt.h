@@ -7,8 +7,7 @@
  * HILL_E_INVALID, turns in an order that a chat has not; HILL_E_NOMEM; why says which. Concurrency:
  * stateless.
  */
-#ifndef HILL_CHAT_CHAT_PROMPT_H
-#define HILL_CHAT_CHAT_PROMPT_H
+#pragma once
 
 #include "model/chat_template.h"
 #include "proto/hill.pb-c.h"
@@ -25,5 +24,3 @@ int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
 /* Pieces as Generate has them: a list whose texts are the pieces' own, to be freed as one. NULL:
  * out of memory. */
 Hill__PromptPiece **chat_prompt_wire(const struct prompt_piece *pieces, size_t n);
-
-#endif

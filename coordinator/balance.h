@@ -9,8 +9,7 @@
  * HILL_E_INVALID when a number is not finite, a rate is not above 0, or a share is outside [0, 1].
  * Source: HillInfer paper 4.3, Eq. 2, 3, 4. Concurrency: stateless.
  */
-#ifndef HILL_COORDINATOR_BALANCE_H
-#define HILL_COORDINATOR_BALANCE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -59,5 +58,3 @@ double balance_window_median(const struct balance_window *window, double fallbac
 #define BALANCE_DEAD_BAND 0.05
 #define BALANCE_STEP_MAX  1.25
 double balance_follow(double beta, double target);
-
-#endif

@@ -7,8 +7,7 @@
  * since it takes another process: a driver may crash. Who calls it: settings.c. Concurrency: one
  * thread. Failure: HILL_E_NOMEM, with a line that names the options and the group.
  */
-#ifndef HILL_COORDINATOR_GROUP_LIMIT_H
-#define HILL_COORDINATOR_GROUP_LIMIT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ struct group_limit {
 };
 
 int group_limit_check(const struct group_limit *limit, struct hill_why *why);
-
-#endif

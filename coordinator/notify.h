@@ -10,8 +10,7 @@
  * Concurrency: one thread. Failure: what cannot be sent is lost; a manager that misses it says so
  * itself.
  */
-#ifndef HILL_COORDINATOR_NOTIFY_H
-#define HILL_COORDINATOR_NOTIFY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ void notify_send(const struct notify *n, const char *text);
 /* What is due. */
 void notify_tick(struct notify *n, int64_t now_ns);
 int64_t notify_next_ns(const struct notify *n); /* when that is; CLOCK_NEVER */
-
-#endif

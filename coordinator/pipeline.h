@@ -8,8 +8,7 @@
  * through signal_fd. Failure: codes with one line in why; what a worker cannot do ends the pipeline
  * with that worker's code.
  */
-#ifndef HILL_COORDINATOR_PIPELINE_H
-#define HILL_COORDINATOR_PIPELINE_H
+#pragma once
 
 #include "coordinator/run_folder.h"
 #include "coordinator/settings.h"
@@ -25,5 +24,3 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
 int pipeline_run(struct pipeline *pipeline, struct hill_why *why);
 
 void pipeline_close(struct pipeline *pipeline); /* NULL allowed */
-
-#endif

@@ -8,8 +8,7 @@
  * damaged is as good as none and is written anew. Concurrency: one thread; a file is replaced as a
  * whole.
  */
-#ifndef HILL_COORDINATOR_PROFILE_H
-#define HILL_COORDINATOR_PROFILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ int profile_cache_find(struct profile *out, const char *path, const char *finger
  * them goes. */
 int profile_cache_store(const char *path, const char *fingerprint, const struct profile *profile,
                         struct hill_why *why);
-
-#endif

@@ -18,8 +18,7 @@
  * it: pipeline.c and its parts. Concurrency: one thread. Failure: codes as documented; sends
  * nothing itself.
  */
-#ifndef HILL_COORDINATOR_REQUEST_BOOK_H
-#define HILL_COORDINATOR_REQUEST_BOOK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -262,5 +261,3 @@ int request_take_done(struct request *request, Hill__Message *message, int64_t n
 int request_take_stats(struct request *request, Hill__Message *message);
 /* Its Done is there, and statistics are there or (FINISHING) overdue. */
 bool request_is_over(const struct request *request, int64_t now_ns);
-
-#endif

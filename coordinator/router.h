@@ -9,8 +9,7 @@
  * message that is malformed, of nobody known or in no row of its sender is counted, answered with a
  * Reply, and otherwise without effect.
  */
-#ifndef HILL_COORDINATOR_ROUTER_H
-#define HILL_COORDINATOR_ROUTER_H
+#pragma once
 
 #include "coordinator/worker_table.h"
 
@@ -70,5 +69,3 @@ int router_to_client(struct router *r, const struct proto_address *to,
 int router_reply(struct router *r, const struct proto_address *to, int code, const char *text);
 /* A worker's message is counted as out of place, and answered so. */
 void router_refuse(struct router *r, const struct proto_address *from, const char *text);
-
-#endif

@@ -11,8 +11,7 @@
  * (open, close), pipeline.c (pids). Concurrency: one thread. Failure: HILL_E_BUSY (a second
  * pipeline), HILL_E_INVALID (not a folder of ours alone), others from errno.
  */
-#ifndef HILL_COORDINATOR_RUN_FOLDER_H
-#define HILL_COORDINATOR_RUN_FOLDER_H
+#pragma once
 
 #include "proto/options_hill.h"
 #include "coordinator/tiers_record.h"
@@ -40,5 +39,3 @@ void run_folder_note_progress(const struct run_folder *folder);
 /* Remove sockets, pids, lock, what is left and the folder itself (left if something foreign is in
  * it). Safe when not open. */
 void run_folder_close(struct run_folder *folder);
-
-#endif

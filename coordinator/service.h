@@ -14,8 +14,7 @@
  * the parts the rest. Concurrency: one thread. Failure: a Reply or a Summary with a code and one
  * line; the pipeline goes on.
  */
-#ifndef HILL_COORDINATOR_SERVICE_H
-#define HILL_COORDINATOR_SERVICE_H
+#pragma once
 
 #include "coordinator/profile.h"
 #include "coordinator/request_book.h"
@@ -278,5 +277,3 @@ int request_accept(struct service *sv, const struct proto_address *from, struct 
 /* ---- service_restore.c, service_status.c ---- */
 void session_take_restore(void *owner, struct arrival *a);
 void status_take_request(void *owner, struct arrival *a);
-
-#endif

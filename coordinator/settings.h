@@ -7,8 +7,7 @@
  * too small, 111 for folders and disks, 1 for a damaged or unsupported model. Concurrency: one
  * thread.
  */
-#ifndef HILL_COORDINATOR_SETTINGS_H
-#define HILL_COORDINATOR_SETTINGS_H
+#pragma once
 
 #include "model/gguf.h"
 #include "model/hparams.h"
@@ -112,5 +111,3 @@ void settings_log(const struct settings *settings);
 
 /* mkdir -p and check that it can be read and written. */
 int settings_make_state_dir(const char *path, struct hill_why *why);
-
-#endif

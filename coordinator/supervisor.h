@@ -14,8 +14,7 @@
  * room for new segments while survivors still map the old ones: all are ended first, then it is
  * tried once more; what a restart cannot cure ends the pipeline with that worker's line and code.
  */
-#ifndef HILL_COORDINATOR_SUPERVISOR_H
-#define HILL_COORDINATOR_SUPERVISOR_H
+#pragma once
 
 #include "coordinator/router.h"
 #include "coordinator/run_folder.h"
@@ -121,5 +120,3 @@ void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure 
 void supervisor_end(struct supervisor *s, int code, const char *text);
 /* Do not wait for them. */
 void supervisor_kill_all(struct supervisor *s);
-
-#endif

@@ -5,8 +5,7 @@
  * and configures workers, and calls the former; supervisor_drive.c attaches and detaches a drive,
  * and calls both; supervisor.c has what workers and clients send, what time brings, and calls all.
  */
-#ifndef HILL_COORDINATOR_SUPERVISOR_PARTS_H
-#define HILL_COORDINATOR_SUPERVISOR_PARTS_H
+#pragma once
 
 #include "coordinator/supervisor.h"
 
@@ -40,5 +39,3 @@ void drive_lose(struct supervisor *s, enum worker w);
 void drive_take_attach(void *owner, struct arrival *a);
 void drive_take_detach(void *owner, struct arrival *a);
 void drive_take_drained(void *owner, struct arrival *a);
-
-#endif

@@ -10,8 +10,7 @@
  * (reads it before it removes segments), supervisor.c. Concurrency: one thread. Failure: a file
  * that cannot be written is a line and no file, one that is damaged is none: then nothing outlives.
  */
-#ifndef HILL_COORDINATOR_TIERS_RECORD_H
-#define HILL_COORDINATOR_TIERS_RECORD_H
+#pragma once
 
 #include "proto/epoch_settings.h"
 
@@ -44,5 +43,3 @@ int tiers_record_write(const char *folder, const struct epoch_settings *s, uint6
 /* *out is zeros when there is none that is whole and of this run folder. */
 void tiers_record_read(const char *folder, uint64_t run_id, struct tiers_record *out);
 void tiers_record_remove(const char *folder);
-
-#endif

@@ -21,8 +21,7 @@
  * Failure: codes with one line that names the file; a record that could not be written whole is
  * taken back, and what was there before stays readable.
  */
-#ifndef HILL_COORDINATOR_TOKEN_LOG_H
-#define HILL_COORDINATOR_TOKEN_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -121,5 +120,3 @@ int64_t token_log_flush_ns(const struct token_log *log);
 /* The file stays; it goes. NULL allowed. */
 void token_log_close(struct token_log *log);
 void token_log_remove(struct token_log *log);
-
-#endif

@@ -9,8 +9,7 @@
  * follows the thread that forked). Failure: an exec that fails is reported here, not as a child
  * that dies.
  */
-#ifndef HILL_COORDINATOR_WORKER_PROCESS_H
-#define HILL_COORDINATOR_WORKER_PROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ int worker_process_ask(const char *binary, const char *question, const char *abo
 bool worker_process_ended(const struct worker_process *process, struct worker_end *end);
 /* Reap it, when it has ended; its fd is closed. */
 void worker_process_reap(struct worker_process *process);
-
-#endif

@@ -11,8 +11,7 @@
  * hangs gets SIGTERM, and SIGKILL 0.5 s later; who is told to end has 5 s. Who calls it: pipeline.c
  * and its parts. Concurrency: one thread.
  */
-#ifndef HILL_COORDINATOR_WORKER_TABLE_H
-#define HILL_COORDINATOR_WORKER_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -181,5 +180,3 @@ enum worker worker_table_stop_next(const struct worker_table *table);
 enum worker worker_table_by_pid(const struct worker_table *table, Hill__Role role, int32_t pid);
 enum worker worker_table_by_address(const struct worker_table *table,
                                     const struct proto_address *address);
-
-#endif

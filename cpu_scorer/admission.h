@@ -5,8 +5,7 @@
  * refused in mid-request [I15]. Who calls it: requests.c. Failure: a code and one line with the
  * numbers. HILL_E_BUSY: it fits once others have ended; HILL_E_TOO_LONG: it never does.
  */
-#ifndef HILL_CPU_SCORER_ADMISSION_H
-#define HILL_CPU_SCORER_ADMISSION_H
+#pragma once
 
 #include "cpu_scorer/agent_port.h"
 
@@ -22,5 +21,3 @@ int admission_grow(struct core *core, const struct agent *agent, struct sequence
                    uint32_t n_tokens, struct hill_why *why);
 /* Staging alone: what an earlier epoch left has the rest. */
 void admission_take_staging(struct core *core, struct sequence *s);
-
-#endif

@@ -13,8 +13,7 @@
  * Failure: the sequence is freed and its request begins anew; no entry is used that its check does
  * not fit.
  */
-#ifndef HILL_CPU_SCORER_ADOPTION_H
-#define HILL_CPU_SCORER_ADOPTION_H
+#pragma once
 
 #include "cpu_scorer/moves.h"
 
@@ -40,5 +39,3 @@ int adoption_pump(struct agent *a, struct sequence *s, bool *moved);
 /* What is noted of a sequence that has been admitted with so much in each layer. */
 struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks,
                                const uint32_t stripes[LAYOUT_DRIVES_MAX]);
-
-#endif

@@ -13,8 +13,7 @@
  * has entries on each of them, and the coordinator has found a process that stands still long
  * before. A peer seen gone is only silent: the coordinator brings a new epoch.
  */
-#ifndef HILL_CPU_SCORER_AGENT_PORT_H
-#define HILL_CPU_SCORER_AGENT_PORT_H
+#pragma once
 
 #include "cpu_scorer/core.h"
 
@@ -106,5 +105,3 @@ int agent_pump(struct agent *a);
  * deadline; busy: a query is under way, look out for a moment first. 0, or HILL_E_CANCELLED. The
  * only place where the data thread sleeps. */
 int agent_pause(struct agent *a, uint32_t seen, int64_t due_ns, bool busy);
-
-#endif

@@ -8,8 +8,7 @@
  * Who calls it: query.c, holding.c, moves.c. Failure: codes; a FETCH that fails says so in
  * `status`; a staging slot that a lost agent may still write to is not given back in this epoch.
  */
-#ifndef HILL_CPU_SCORER_ANSWER_H
-#define HILL_CPU_SCORER_ANSWER_H
+#pragma once
 
 #include "cpu_scorer/agent_port.h"
 
@@ -82,5 +81,3 @@ void answer_take_fetch(struct answer *a, struct sequence *s, uint32_t layer,
 
 /* The staged entry of a position that came from the drive, or NULL. */
 const void *answer_staged(const struct answer *a, uint32_t position);
-
-#endif

@@ -11,8 +11,7 @@
  * by a query's threads, each for groups of its own. Failure: without a frame a group is read from
  * flash.
  */
-#ifndef HILL_CPU_SCORER_CACHED_DIGESTS_H
-#define HILL_CPU_SCORER_CACHED_DIGESTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,5 +60,3 @@ static inline const uint8_t *cached_digests_at(const struct cached_digests *c, u
 {
     return c->groups + (uint64_t)c->frame_of[group] * kv_group_bytes(&c->geometry);
 }
-
-#endif

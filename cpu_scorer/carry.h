@@ -14,8 +14,7 @@
  * agent that never answers keeps the batch's staging slots, which nobody has set aside but the
  * sequence that fails with it [I9].
  */
-#ifndef HILL_CPU_SCORER_CARRY_H
-#define HILL_CPU_SCORER_CARRY_H
+#pragma once
 
 #include "cpu_scorer/moves.h"
 
@@ -62,5 +61,3 @@ int carry_pump(struct carry *c);
 /* The batch that is over: `landed` of its entries have left the drive, or are on their way to
  * another one; `status` why not all. */
 void carry_end(struct carry *c);
-
-#endif

@@ -15,8 +15,7 @@
  * chunk_table_keys by the pool's threads between begin and finish, the rest by the data thread.
  * Failure: HILL_E_NOMEM at create; HILL_E_PROTOCOL when keys are missing.
  */
-#ifndef HILL_CPU_SCORER_CHUNK_TABLE_H
-#define HILL_CPU_SCORER_CHUNK_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,5 +62,3 @@ uint32_t chunk_table_count(const struct chunk_table *t, uint32_t *wanted);
 
 /* Scores [n_tokens] for the selector. */
 int chunk_table_finish(struct chunk_table *t, struct score_pool *pool, uint16_t *scores);
-
-#endif

@@ -23,8 +23,7 @@
  * the scorer's only large private memory). Who calls it: the scorer's data thread alone. The pool's
  * file is never opened here.
  */
-#ifndef HILL_CPU_SCORER_COLD_MAP_H
-#define HILL_CPU_SCORER_COLD_MAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -181,5 +180,3 @@ uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t s
 
 /* The position at a slot that was handed out; COLD_NOBODY. */
 uint32_t cold_map_taken_position(const struct cold_map *map, uint32_t slot);
-
-#endif

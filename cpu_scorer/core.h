@@ -8,8 +8,7 @@
  * it: the data thread; the pool's threads read the tiers of a job. Failure: a request fails with
  * core_fail, once; the others go on.
  */
-#ifndef HILL_CPU_SCORER_CORE_H
-#define HILL_CPU_SCORER_CORE_H
+#pragma once
 
 #include <xxhash.h>
 
@@ -223,5 +222,3 @@ static inline uint32_t core_blocks_max(const struct core *c)
 {
     return c->config.ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
 }
-
-#endif

@@ -14,8 +14,7 @@
  * Who calls it: intake.c, moves.c, carry.c, requests.c, side_speeds.c. Failure: a DEMOTE that fails
  * fails its request.
  */
-#ifndef HILL_CPU_SCORER_DEMOTION_H
-#define HILL_CPU_SCORER_DEMOTION_H
+#pragma once
 
 #include "cpu_scorer/evaluator.h"
 
@@ -70,5 +69,3 @@ bool demotions_to(const struct demotions *d, const struct sequence *s, uint32_t 
 int demotions_pump(struct demotions *d);
 /* Drop the sequence's demotions whose completion will not come any more. */
 void demotions_forget(struct demotions *d, const struct sequence *s);
-
-#endif

@@ -15,8 +15,7 @@
  * selects it fails its request, as it would have. A DEMOTE to another drive that fails fails its
  * request, whose end empties the drive of it.
  */
-#ifndef HILL_CPU_SCORER_DRAIN_H
-#define HILL_CPU_SCORER_DRAIN_H
+#pragma once
 
 #include "cpu_scorer/carry.h"
 
@@ -38,5 +37,3 @@ void drain_init(struct drain *d, struct core *core, struct agent *agent, struct 
 void drain_begin(struct drain *d, uint32_t drive);
 /* Only while no query is past AWAIT. 1, 0. */
 int drain_pump(struct drain *d);
-
-#endif

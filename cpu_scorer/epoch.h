@@ -6,8 +6,7 @@
  * time. Failure: every number of the message is checked against the segments that are really there;
  * the reason is in why, and nothing stays attached.
  */
-#ifndef HILL_CPU_SCORER_EPOCH_H
-#define HILL_CPU_SCORER_EPOCH_H
+#pragma once
 
 #include "cpu_scorer/scorer.h"
 #include "proto/party.h"
@@ -35,5 +34,3 @@ void epoch_close(struct epoch *e);
 
 /* Bytes of M_0 that this process holds: hot segment, staging, private buffers. */
 uint64_t epoch_resident_bytes(const struct epoch *e);
-
-#endif

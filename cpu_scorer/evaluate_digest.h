@@ -7,8 +7,7 @@
  * and evaluate_digest.c itself. Failure: what the drive did wrong fails the request, and is in
  * `status`.
  */
-#ifndef HILL_CPU_SCORER_EVALUATE_DIGEST_H
-#define HILL_CPU_SCORER_EVALUATE_DIGEST_H
+#pragma once
 
 #include "cpu_scorer/evaluator.h"
 #include "cpu_scorer/query.h"
@@ -54,5 +53,3 @@ int digest_relay(struct digest_row *e);
 struct score_job digest_job(const struct digest_row *e, const uint32_t *blocks, uint32_t n_blocks,
                             uint16_t *scores);
 void digest_close(struct digest_row *e);
-
-#endif

@@ -16,8 +16,7 @@
  * Who calls it: intake.c, demotion.c, query.c; data thread alone. Failure: a query that fails, in
  * whichever step, is settled: nothing of it is out any more when settle has said done.
  */
-#ifndef HILL_CPU_SCORER_EVALUATOR_H
-#define HILL_CPU_SCORER_EVALUATOR_H
+#pragma once
 
 #include "cpu_scorer/agent_port.h"
 
@@ -89,5 +88,3 @@ static inline void evaluator_destroy(struct evaluator *e)
     if (e)
         e->ops->destroy(e);
 }
-
-#endif

@@ -21,8 +21,7 @@
  * scoring threads read digest planes while that thread changes none of them. Failure: codes as
  * documented at each function.
  */
-#ifndef HILL_CPU_SCORER_HKM_H
-#define HILL_CPU_SCORER_HKM_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -216,5 +215,3 @@ static inline uint32_t hkm_hot_tokens(const struct hkm *h, uint32_t sequence, ui
 {
     return h->lists[hkm_list_index(h, sequence, layer)].n_hot;
 }
-
-#endif

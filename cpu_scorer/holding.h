@@ -20,8 +20,7 @@
  *
  * Who calls it: query.c, requests.c. Failure: codes as documented at each function.
  */
-#ifndef HILL_CPU_SCORER_HOLDING_H
-#define HILL_CPU_SCORER_HOLDING_H
+#pragma once
 
 #include "cpu_scorer/answer.h"
 
@@ -74,5 +73,3 @@ void holding_keep_guess(struct sequence *s, const struct record_header *header);
 void holding_lose_guess(struct sequence *s, struct answer *a);
 /* An exact query over n_tokens has selected these: what of that its guess had found is counted. */
 void holding_compare(struct sequence *s, const struct answer *a, uint32_t layer, uint32_t n_tokens);
-
-#endif

@@ -11,8 +11,7 @@
  * Each of n sequences may have 1/n of the hot blocks and of the cold stripes whatever the others
  * do; one that needs more gets what nobody has reserved, or is told to wait. Pure functions.
  */
-#ifndef HILL_CPU_SCORER_HOT_SHARE_H
-#define HILL_CPU_SCORER_HOT_SHARE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,5 +58,3 @@ bool hot_share_stripes(const struct hot_share_room *room, const uint32_t most[LA
 int hot_share_plan(struct hot_share *p, const struct hot_share_room *room, uint32_t max_tokens,
                    uint32_t *blocks_per_layer, uint32_t stripes_per_layer[LAYOUT_DRIVES_MAX],
                    struct hill_why *why);
-
-#endif

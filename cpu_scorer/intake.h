@@ -7,8 +7,7 @@
  * prompt or session has attended to, is added to h2o's sums; RESUME lets a selection hash go on.
  * Who calls it: scorer.c. Failure: the request fails; a record of a failed one is dropped.
  */
-#ifndef HILL_CPU_SCORER_INTAKE_H
-#define HILL_CPU_SCORER_INTAKE_H
+#pragma once
 
 #include "cpu_scorer/requests.h"
 
@@ -24,5 +23,3 @@ struct intake {
 
 /* 1, 0, or an error. */
 int intake_pump(struct intake *in);
-
-#endif

@@ -8,8 +8,7 @@
  * write that a kill has torn is none, and the steps before it stand [I25].
  * Who calls it: the scorer's data thread. Failure: what does not fit its checksum is not there.
  */
-#ifndef HILL_CPU_SCORER_KEPT_H
-#define HILL_CPU_SCORER_KEPT_H
+#pragma once
 
 #include "base/hash_state.h"
 #include "cpu_scorer/hot_share.h"
@@ -59,5 +58,3 @@ uint64_t kept_read(const struct kept *k, struct kept_plan *plan);
 const struct kept_step *kept_newest(const struct kept *k, uint32_t min, uint32_t max);
 /* Steps with more tokens are forgotten. */
 void kept_cut(struct kept *k, uint32_t n_tokens);
-
-#endif

@@ -13,8 +13,7 @@
  * evaluate_host.c; data thread alone. Failure: a query that fails is settled when no command of it
  * is out any more, since the agent may still be writing into a window [I13].
  */
-#ifndef HILL_CPU_SCORER_KEY_READER_H
-#define HILL_CPU_SCORER_KEY_READER_H
+#pragma once
 
 #include "cpu_scorer/evaluator.h"
 #include "cpu_scorer/query.h"
@@ -91,5 +90,3 @@ uint64_t key_reader_offset(const struct key_reader *r, uint32_t slot);
 int key_reader_step(struct evaluator *e, struct query *q);
 int key_reader_settle(struct evaluator *e, struct query *q);
 int key_reader_finish(struct evaluator *e, struct query *q);
-
-#endif

@@ -10,8 +10,7 @@
  * evaluate_mass.c, data thread alone. Failure: HILL_E_DAMAGED where a step's sums are not there any
  * more.
  */
-#ifndef HILL_CPU_SCORER_MASS_SUMS_H
-#define HILL_CPU_SCORER_MASS_SUMS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -41,5 +40,3 @@ void mass_sums_read(const struct mass_sums *m, uint32_t list, uint32_t first, ui
 
 /* An earlier scorer's: as they were after this step. */
 int mass_sums_adopt(const struct mass_sums *m, uint32_t list, uint32_t step);
-
-#endif

@@ -9,8 +9,7 @@
  * Concurrency: mass_table_keys by the pool's threads between begin and finish, the rest by the data
  * thread. Failure: HILL_E_NOMEM at create; HILL_E_PROTOCOL when tokens are missing.
  */
-#ifndef HILL_CPU_SCORER_MASS_TABLE_H
-#define HILL_CPU_SCORER_MASS_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ struct mass_ranking {
  * alone. */
 int mass_table_finish(struct mass_table *t, struct score_pool *pool,
                       const struct mass_ranking *ranking, uint16_t *scores);
-
-#endif

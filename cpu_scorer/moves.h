@@ -27,8 +27,7 @@
  * requests.c.
  * Failure: what finds no room stays where it is, and the placement is told so.
  */
-#ifndef HILL_CPU_SCORER_MOVES_H
-#define HILL_CPU_SCORER_MOVES_H
+#pragma once
 
 #include "cpu_scorer/answer.h"
 #include "cpu_scorer/demotion.h"
@@ -56,5 +55,3 @@ void moves_leave_drives(struct core *c, const struct sequence *s);
 void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct answer *a);
 /* Go on with all sequences' moves. Only while no query is scored. */
 int moves_pump(struct demotions *d);
-
-#endif

@@ -17,8 +17,7 @@
  * Who calls it: query_rows.c. Failure: the answer carries the status; only an interruption leaves a
  * query unanswered (a new epoch asks again).
  */
-#ifndef HILL_CPU_SCORER_QUERY_H
-#define HILL_CPU_SCORER_QUERY_H
+#pragma once
 
 #include "base/stage_trace.h"
 #include "cpu_scorer/answer.h"
@@ -90,5 +89,3 @@ bool query_has_tokens(const struct query *q);
 /* Would a query of these tokens leave AWAIT? They are placed, and nothing of them is on its way. */
 bool query_may_pass(const struct core *c, const struct sequence *s, uint32_t layer,
                     uint32_t n_tokens);
-
-#endif

@@ -8,8 +8,7 @@
  * turn: a replay tries until those go together that went together. Who calls it: query_rows.c, data
  * thread alone. Failure: what does not fit one command, or finds no room in a ring, is not sent.
  */
-#ifndef HILL_CPU_SCORER_QUERY_FETCH_H
-#define HILL_CPU_SCORER_QUERY_FETCH_H
+#pragma once
 
 #include "cpu_scorer/query.h"
 
@@ -19,5 +18,3 @@ bool query_fetch_waits(const struct query *q);
  * is no room for it now. Negative: it is more than one command, or the agent is lost; or a row has
  * found no staging slots, which cannot be, and fails. Only when it goes are they placed. */
 int query_fetch_together(struct core *c, struct agent *a, struct query *const *rows, uint32_t n);
-
-#endif

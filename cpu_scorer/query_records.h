@@ -5,8 +5,7 @@
  * Who calls it: query.c. Failure: query_push says whether the selection ring has room; a trace that
  * cannot be written is logged and ended.
  */
-#ifndef HILL_CPU_SCORER_QUERY_RECORDS_H
-#define HILL_CPU_SCORER_QUERY_RECORDS_H
+#pragma once
 
 #include "cpu_scorer/query.h"
 
@@ -20,5 +19,3 @@ bool query_is_evaluated(const struct core *c, const struct query *q);
 
 /* The selection into the KV trace, after the answer: it must not wait for a disk. */
 void query_trace(struct core *c, struct query *q);
-
-#endif

@@ -11,8 +11,7 @@
  * (recording/recording.h). Who calls it: scorer.c; data thread alone. Failure: as query.h; a row
  * that fails is answered with its status, the others go on.
  */
-#ifndef HILL_CPU_SCORER_QUERY_ROWS_H
-#define HILL_CPU_SCORER_QUERY_ROWS_H
+#pragma once
 
 #include "cpu_scorer/query.h"
 
@@ -31,5 +30,3 @@ const struct query *queries_awaited(const struct queries *qs);
 bool queries_scored(const struct queries *qs);
 /* When a modelled CPU is done with the first of them; 0: nobody waits for it. */
 int64_t queries_due_ns(const struct queries *qs);
-
-#endif

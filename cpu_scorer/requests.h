@@ -8,8 +8,7 @@
  * stripe is reused before the agent has trimmed [I3]. Who calls it: intake.c, scorer.c,
  * side_speeds.c. Failure: the answer carries the status.
  */
-#ifndef HILL_CPU_SCORER_REQUESTS_H
-#define HILL_CPU_SCORER_REQUESTS_H
+#pragma once
 
 #include "cpu_scorer/demotion.h"
 
@@ -38,5 +37,3 @@ void requests_close(struct requests *rs, struct sequence *s);
 void requests_forget_resting(struct requests *rs);
 /* What earlier epochs have left and nobody has asked for goes; was there any? */
 bool requests_forget_dormant(struct requests *rs);
-
-#endif

@@ -10,8 +10,7 @@
  * it: requests.c. Concurrency: the data thread. Failure: codes as documented; the sequence is
  * closed then and its request begins anew.
  */
-#ifndef HILL_CPU_SCORER_RESTING_H
-#define HILL_CPU_SCORER_RESTING_H
+#pragma once
 
 #include "cpu_scorer/agent_port.h"
 
@@ -34,5 +33,3 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
 int resting_cut(struct core *c, struct agent *a, struct sequence *s, uint32_t n_tokens);
 /* All is cut: placed as the plan of the new request says. HILL_E_NOMEM. */
 int resting_end(struct core *c, struct sequence *s);
-
-#endif

@@ -9,8 +9,7 @@
  * scorer_run returns only when interrupted (HILL_E_CANCELLED) or when a ring is damaged
  * (HILL_E_DAMAGED).
  */
-#ifndef HILL_CPU_SCORER_SCORER_H
-#define HILL_CPU_SCORER_SCORER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -222,5 +221,3 @@ uint32_t scorer_live_stats(struct scorer *p, struct scorer_stats *out, uint32_t 
 struct hkm;
 /* The tables, for tests. */
 const struct hkm *scorer_tables(const struct scorer *p);
-
-#endif

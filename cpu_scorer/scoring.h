@@ -12,8 +12,7 @@
  * copies follow, within some ten microseconds, they look out for those so long before they sleep.
  * Failure: HILL_E_NOMEM, HILL_E_IO (no threads) at create.
  */
-#ifndef HILL_CPU_SCORER_SCORING_H
-#define HILL_CPU_SCORER_SCORING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -88,5 +87,3 @@ int64_t score_pool_last_ns(const struct score_pool *pool);
 /* What all threads together have taken so far for scores and other work, ns: not for copies. Of
  * jobs that are done. */
 int64_t score_pool_worked_ns(const struct score_pool *pool);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Who calls it: requests.c at a sequence's end, scorer.c for heartbeats. Failure: none.
  */
-#ifndef HILL_CPU_SCORER_SEQUENCE_STATS_H
-#define HILL_CPU_SCORER_SEQUENCE_STATS_H
+#pragma once
 
 #include "cpu_scorer/core.h"
 
@@ -14,5 +13,3 @@ void sequence_stats_fill(const struct core *c, struct sequence *s);
 
 /* See scorer_live_stats. */
 uint32_t sequence_stats_live(struct core *c, struct scorer_stats *out, uint32_t max);
-
-#endif

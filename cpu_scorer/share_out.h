@@ -9,8 +9,7 @@
  * depend on it. Who calls it: scorer.c. Failure: what cannot be read or has no place stays, and the
  * sequence is as it is.
  */
-#ifndef HILL_CPU_SCORER_SHARE_OUT_H
-#define HILL_CPU_SCORER_SHARE_OUT_H
+#pragma once
 
 #include "cpu_scorer/carry.h"
 
@@ -26,5 +25,3 @@ struct share_out {
 void share_out_init(struct share_out *p, struct core *core, struct carry *carry);
 /* Only while no query is past AWAIT. 1, 0. */
 int share_out_pump(struct share_out *p);
-
-#endif

@@ -14,8 +14,7 @@
  * first of its kind begins after its end. Failure: the result's status and text; an interruption
  * leaves the loop as everywhere.
  */
-#ifndef HILL_CPU_SCORER_SIDE_SPEEDS_H
-#define HILL_CPU_SCORER_SIDE_SPEEDS_H
+#pragma once
 
 #include "cpu_scorer/query.h"
 #include "cpu_scorer/requests.h"
@@ -33,5 +32,3 @@ struct side_speeds {
 /* Measure what was asked for, when the sequences that are being cleared up are gone. 1, 0, or
  * HILL_E_CANCELLED. */
 int side_speeds_pump(struct side_speeds *m);
-
-#endif

@@ -6,8 +6,7 @@
  * has reserved. A list is one (sequence, layer). Who calls it: every module of the data thread.
  * Failure: codes at create; nothing else fails.
  */
-#ifndef HILL_CPU_SCORER_TIERS_H
-#define HILL_CPU_SCORER_TIERS_H
+#pragma once
 
 #include "cpu_scorer/cold_map.h"
 #include "cpu_scorer/hkm.h"
@@ -60,5 +59,3 @@ static inline uint32_t tiers_stripes(const struct tiers *t, uint32_t sequence, u
 {
     return t->cold.lists[tiers_part(t, sequence, 0, drive)].n_stripes;
 }
-
-#endif

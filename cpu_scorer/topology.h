@@ -9,8 +9,7 @@
  * Concurrency: pure functions but for topology_read and topology_place, which are called before
  * threads start. Failure: none; where the kernel does not bind, memory stays where it was.
  */
-#ifndef HILL_CPU_SCORER_TOPOLOGY_H
-#define HILL_CPU_SCORER_TOPOLOGY_H
+#pragma once
 
 #include <sched.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ uint32_t topology_node_of_block(const struct topology *t, uint32_t slab_blocks, 
 
 /* Put the slabs of a plane of n_blocks blocks on their nodes; pages that exist are moved. */
 void topology_place(const struct topology *t, void *plane, uint64_t block_bytes, uint32_t n_blocks);
-
-#endif

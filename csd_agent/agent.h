@@ -8,8 +8,7 @@
  * data loop. Failure: what makes the agent useless is told to the coordinator (Failure, fatal) and
  * returned.
  */
-#ifndef HILL_CSD_AGENT_AGENT_H
-#define HILL_CSD_AGENT_AGENT_H
+#pragma once
 
 #include "csd_agent/commands.h"
 #include "proto/party.h"
@@ -37,5 +36,3 @@ int agent_run(struct worker_link *link, const struct agent_host *host);
 int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, const char *url,
                     struct hill_why *why);
 void agent_join(struct data_plane *plane, struct party *party, uint32_t epoch);
-
-#endif

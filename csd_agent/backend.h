@@ -10,8 +10,7 @@
  * to device memory, execute, read back. Who calls it: csd_drive.c. Concurrency: one thread per
  * backend. Failure: negative codes with a line in why; after one the backend can still be closed.
  */
-#ifndef HILL_CSD_AGENT_BACKEND_H
-#define HILL_CSD_AGENT_BACKEND_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -125,5 +124,3 @@ bool csd_is_dead(const struct csd_backend *backend);
 
 /* NULL allowed. */
 void csd_backend_close(struct csd_backend *backend);
-
-#endif

@@ -15,8 +15,7 @@
  * does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose checksum is wrong,
  * what the drive reports; a line in why.
  */
-#ifndef HILL_CSD_AGENT_COLD_POOL_H
-#define HILL_CSD_AGENT_COLD_POOL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -156,5 +155,3 @@ uint32_t cold_pool_committed(const struct cold_pool *pool, uint32_t sequence, ui
 /* Write one changed page of the directory: 1 written, 0 none was left, negative: failed (it stays
  * changed). */
 int cold_pool_write_directory(struct cold_pool *pool, struct hill_why *why);
-
-#endif

@@ -2,8 +2,7 @@
  * csd_agent/cold_state.h - the cold pool's state, shared by cold_*.c.
  * Nobody else includes it. Concurrency: one thread.
  */
-#ifndef HILL_CSD_AGENT_COLD_STATE_H
-#define HILL_CSD_AGENT_COLD_STATE_H
+#pragma once
 
 #include "csd_agent/cold_pool.h"
 
@@ -126,5 +125,3 @@ int cold_write_scattered(struct cold_pool *pool, const struct cold_demote *demot
 
 /* Forget the copies of partly filled pages (all slots are written, or a write failed). */
 void cold_stripe_drop_tails(struct cold_stripe *stripe);
-
-#endif

@@ -6,8 +6,7 @@
  * that are held (held_output.h) under a device model. Who calls it: commands.c, score_blocks.c.
  * Failure: a negative code, which is plane->lost from then on: the rings are of no use any more.
  */
-#ifndef HILL_CSD_AGENT_COMMAND_OUTPUT_H
-#define HILL_CSD_AGENT_COMMAND_OUTPUT_H
+#pragma once
 
 #include "csd_agent/commands.h"
 #include "proto/records.h"
@@ -26,5 +25,3 @@ int output_send_due(struct data_plane *plane);
 /* A completion, when the modelled drive is done; at once without one. */
 int output_answer(struct data_plane *plane, enum held_stream stream,
                   const struct record_completion *completion, const struct drive_command *device);
-
-#endif

@@ -20,8 +20,7 @@
  * memory. Concurrency: one thread. Failure: data_plane_turn answers with a negative code when the
  * rings cannot be used any more.
  */
-#ifndef HILL_CSD_AGENT_COMMANDS_H
-#define HILL_CSD_AGENT_COMMANDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -78,5 +77,3 @@ int data_plane_turn(struct data_plane *plane);
 
 /* Drop what is held back; rings and pool are the caller's. Safe on a zeroed struct. */
 void data_plane_close(struct data_plane *plane);
-
-#endif

@@ -8,8 +8,7 @@
  * (cold_*.c); tools/bench. Concurrency: one thread. Failure: negative codes with a line in why;
  * after one the drive can still be closed.
  */
-#ifndef HILL_CSD_AGENT_CSD_DRIVE_H
-#define HILL_CSD_AGENT_CSD_DRIVE_H
+#pragma once
 
 #include "csd_agent/backend.h"
 
@@ -81,5 +80,3 @@ void csd_drive_describe(struct csd_drive *drive, char *text, size_t size);
 /* Memory from alloc may be used in transfers. */
 void *csd_drive_alloc(struct csd_drive *drive, size_t bytes);
 void csd_drive_release(struct csd_drive *drive, void *memory);
-
-#endif

@@ -10,8 +10,7 @@
  * the DRAM of a drive's card (`dram` of --csd-model) or is real for a file (--csd-dram-mb). Who
  * calls it: csd_drive.c. Concurrency: one thread. Failure: without memory nothing comes in.
  */
-#ifndef HILL_CSD_AGENT_DIGEST_CACHE_H
-#define HILL_CSD_AGENT_DIGEST_CACHE_H
+#pragma once
 
 #include "csd_agent/backend.h"
 
@@ -47,5 +46,3 @@ bool digest_cache_get(struct digest_cache *c, uint64_t offset, uint64_t bytes, u
 void digest_cache_put(struct digest_cache *c, uint64_t offset, uint64_t bytes, const uint8_t *from);
 /* A write of it has failed. */
 void digest_cache_drop(struct digest_cache *c, uint64_t offset, uint64_t bytes);
-
-#endif

@@ -13,8 +13,7 @@
  * (every later call fails, file_io_dead), and memory that it was given must not be freed, since the
  * kernel may still write to it.
  */
-#ifndef HILL_CSD_AGENT_FILE_IO_H
-#define HILL_CSD_AGENT_FILE_IO_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,5 +60,3 @@ int file_io_finish(struct file_io *io, uint32_t job, struct hill_why *why);
 /* Move the extents; offsets, lengths and addresses are multiples of CSD_ALIGN. */
 int file_io_run(struct file_io *io, const struct csd_extent *extents, size_t n_extents,
                 struct hill_why *why);
-
-#endif

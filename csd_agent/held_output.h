@@ -9,8 +9,7 @@
  * before it, whatever its stream. Who calls it: commands.c. Concurrency: one thread. Failure: none
  * but memory; held_create answers NULL.
  */
-#ifndef HILL_CSD_AGENT_HELD_OUTPUT_H
-#define HILL_CSD_AGENT_HELD_OUTPUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -53,5 +52,3 @@ struct held_record *held_take(struct held_output *held, int64_t now);
 
 /* Free what is held. Safe on a zeroed struct. */
 void held_finish(struct held_output *held);
-
-#endif

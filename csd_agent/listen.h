@@ -10,8 +10,7 @@
  * data loop, and the link's thread. Failure: a session's end is a line in the log; the process ends
  * on SIGTERM or when it cannot listen.
  */
-#ifndef HILL_CSD_AGENT_LISTEN_H
-#define HILL_CSD_AGENT_LISTEN_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -36,5 +35,3 @@ void listener_epoch_close(struct listener_epoch *e);
 /* A RECORD from the agent into its ring. HILL_E_PROTOCOL: it may not be. */
 int listener_take_record(struct listener_epoch *e, const struct drive_message *m,
                          struct hill_why *why);
-
-#endif

@@ -13,8 +13,7 @@
  * (streamed Score Blocks, the two sides' rates). Who calls it: commands.c; its tests. Concurrency:
  * one thread. Failure: none.
  */
-#ifndef HILL_CSD_AGENT_MODELLED_DRIVE_H
-#define HILL_CSD_AGENT_MODELLED_DRIVE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -61,5 +60,3 @@ static inline int64_t drive_flash_free(const struct modelled_drive *drive)
 {
     return drive->model.free_at[DEVICE_FLASH_READ];
 }
-
-#endif

@@ -8,8 +8,7 @@
  * adopting looks at them (cold_adopt.c). Entries have checksums of their own. Who calls it:
  * csd_drive.c. Concurrency: one thread. Failure: codes as at each function.
  */
-#ifndef HILL_CSD_AGENT_PAGE_SUMS_H
-#define HILL_CSD_AGENT_PAGE_SUMS_H
+#pragma once
 
 #include "csd_agent/backend.h"
 
@@ -28,5 +27,3 @@ void page_sums_forget(struct page_sums *s, uint64_t offset, uint64_t bytes);
 /* Is this what lies there? HILL_E_DAMAGED, *bad: offset of the first page that is another. */
 int page_sums_check(const struct page_sums *s, uint64_t offset, uint64_t bytes,
                     const uint8_t *memory, uint64_t *bad);
-
-#endif

@@ -11,8 +11,7 @@
  * Who calls it: agent.c. Concurrency: the data loop. Failure: negative codes with a line; the agent
  * ends then, and is a lost drive to the coordinator (--csd-on-loss).
  */
-#ifndef HILL_CSD_AGENT_RELAY_H
-#define HILL_CSD_AGENT_RELAY_H
+#pragma once
 
 #include "proto/party.h"
 #include "proto/worker_link.h"
@@ -45,5 +44,3 @@ void relay_tell(struct relay *r, const Hill__Message *message);
  * *done: completions that came. Negative: the drive is lost, or the rings are of no use any more
  * (*own: that). */
 int relay_turn(struct relay *r, uint64_t *done, bool *own, struct hill_why *why);
-
-#endif

@@ -6,8 +6,7 @@
  * and leaves when the modelled drive has its scores on the host. Failure: as a command's; fewer or
  * more slots than the scorer expected: HILL_E_PROTOCOL with both numbers.
  */
-#ifndef HILL_CSD_AGENT_SCORE_BLOCKS_H
-#define HILL_CSD_AGENT_SCORE_BLOCKS_H
+#pragma once
 
 #include "csd_agent/commands.h"
 #include "proto/records.h"
@@ -16,5 +15,3 @@
 int score_blocks_run(struct data_plane *plane, const void *payload,
                      struct record_completion *completion, struct cold_cost *cost,
                      struct hill_why *why);
-
-#endif

@@ -12,8 +12,7 @@
  * Who calls it: file_backend.c. Concurrency: one thread. Failure: HILL_E_NODEV and HILL_E_NOMEM
  * from base/cldevice.h, with the call's name in why.
  */
-#ifndef HILL_CSD_AGENT_SCORE_DEVICE_H
-#define HILL_CSD_AGENT_SCORE_DEVICE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -75,5 +74,3 @@ int score_device_launch(struct score_device *d, uint32_t b, const struct score_p
 /* Wait for the launch; scores are valid until the next launch of b. */
 int score_device_wait(struct score_device *d, uint32_t b, const uint16_t **scores,
                       struct hill_why *why);
-
-#endif

@@ -5,8 +5,7 @@
  * CL/cl_ext_xilinx.h (github.com/Xilinx/XRT, src/include/1_2/CL). A buffer whose flags have
  * CL_MEM_EXT_PTR_XILINX takes a pointer to a cl_mem_ext_ptr_t in the place of a host pointer.
  */
-#ifndef HILL_CSD_AGENT_XRT_EXTENSIONS_H
-#define HILL_CSD_AGENT_XRT_EXTENSIONS_H
+#pragma once
 
 #include <CL/cl.h>
 
@@ -23,5 +22,3 @@ struct xrt_mem_ext_ptr {
 };
 
 _Static_assert(sizeof(struct xrt_mem_ext_ptr) == 24, "as XRT has it");
-
-#endif

@@ -4,8 +4,7 @@
  * What: fields that OpenAI's clients read, and beside them llama-server's `timings` and
  * `prompt_progress`. Pure: text in, text out. Who calls it: job_generate.c. Concurrency: stateless.
  */
-#ifndef HILL_GATEWAY_ANSWERS_H
-#define HILL_GATEWAY_ANSWERS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -50,5 +49,3 @@ void answer_end(struct text_buffer *out, const struct answer_head *head, const c
 /* json: what api_error_write made. */
 void answer_error(struct text_buffer *out, const char *json, size_t bytes);
 void answer_comment(struct text_buffer *out); /* so that a client that is gone is noticed */
-
-#endif

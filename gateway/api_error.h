@@ -4,8 +4,7 @@
  * What: {"error": {"message", "type", "param", "code"}} with the HTTP status; type follows from the
  * status. Who calls it: whatever reads or answers a request. Concurrency: stateless.
  */
-#ifndef HILL_GATEWAY_API_ERROR_H
-#define HILL_GATEWAY_API_ERROR_H
+#pragma once
 
 #include "gateway/text_buffer.h"
 
@@ -24,5 +23,3 @@ int api_refuse(struct api_error *error, int status, const char *code, const char
 int api_refuse_as(struct api_error *error, int code, const char *text);
 
 void api_error_write(struct text_buffer *out, const struct api_error *error);
-
-#endif

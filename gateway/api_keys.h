@@ -6,8 +6,7 @@
  * Concurrency: read-only once filled. Failure: HILL_E_INVALID, HILL_E_IO, HILL_E_NOMEM and one line
  * that never quotes a key.
  */
-#ifndef HILL_GATEWAY_API_KEYS_H
-#define HILL_GATEWAY_API_KEYS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,5 +35,3 @@ void api_keys_finish(struct api_keys *keys);
 int api_keys_find(const struct api_keys *keys, const char *offered, size_t bytes);
 /* The key in an Authorization header "Bearer KEY"; NULL: there is none. */
 const char *api_keys_bearer(const char *header);
-
-#endif

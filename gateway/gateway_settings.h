@@ -4,8 +4,7 @@
  * What: where it listens, keys, bounds. Listening beyond this machine without a key is refused
  * unless --insecure says so. Who calls it: main.c; the rest reads it. Concurrency: read-only.
  */
-#ifndef HILL_GATEWAY_GATEWAY_SETTINGS_H
-#define HILL_GATEWAY_GATEWAY_SETTINGS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -35,5 +34,3 @@ void gateway_settings_finish(struct gateway_settings *settings);
 
 bool gateway_is_unix(const char *host);
 bool gateway_is_loopback(const char *host);
-
-#endif

@@ -6,8 +6,7 @@
  * of --cors is refused, and, without keys, one whose Host is no name of this machine (a name of
  * somebody's that resolves to 127.0.0.1). Pure. Who calls it: http_server.c.
  */
-#ifndef HILL_GATEWAY_HTTP_GUARD_H
-#define HILL_GATEWAY_HTTP_GUARD_H
+#pragma once
 
 #include "gateway/gateway_settings.h"
 
@@ -16,5 +15,3 @@ const char *http_guard_why_not(const struct gateway_settings *settings, const ch
                                const char *origin);
 /* The Access-Control-Allow-Origin of the answer; NULL: none. */
 const char *http_guard_allow(const struct gateway_settings *settings, const char *origin);
-
-#endif

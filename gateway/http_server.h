@@ -7,8 +7,7 @@
  * Who calls it: gateway_loop.c. Concurrency: one thread. Failure: HILL_E_IO, HILL_E_NOMEM at the
  * start; later what fails is a connection's.
  */
-#ifndef HILL_GATEWAY_HTTP_SERVER_H
-#define HILL_GATEWAY_HTTP_SERVER_H
+#pragma once
 
 #include "gateway/job.h"
 
@@ -25,5 +24,3 @@ void http_server_descriptors(const struct http_server *server, int out[2]);
 int64_t http_server_next_ns(const struct http_server *server, int64_t now_ns);
 /* Everything that is due, and the answers of jobs that changed; never blocks. */
 void http_server_turn(struct http_server *server);
-
-#endif

@@ -8,8 +8,7 @@
  * request is over. Who calls it: http_server.c, gateway_loop.c. Concurrency: one thread. Failure:
  * an answer with the error in OpenAI's shape; in a stream that has begun, an event with it.
  */
-#ifndef HILL_GATEWAY_JOB_H
-#define HILL_GATEWAY_JOB_H
+#pragma once
 
 #include "gateway/answers.h"
 #include "gateway/gateway_settings.h"
@@ -152,5 +151,3 @@ void generate_take(struct job *job, const Hill__Message *message);
 void generate_tick(struct job *job, int64_t now_ns);
 void generate_cancel(struct job *job);
 void generate_finish(struct job *job); /* frees */
-
-#endif

@@ -5,8 +5,7 @@
  * body of "[[[[" or of a million commas costs no memory. Who calls it: order.c.
  * Failure: -1 and *error (400). Concurrency: stateless.
  */
-#ifndef HILL_GATEWAY_JSON_BOUNDS_H
-#define HILL_GATEWAY_JSON_BOUNDS_H
+#pragma once
 
 #include <jansson.h>
 
@@ -17,5 +16,3 @@
 
 /* An object; the caller decrefs. NULL: *error says why. */
 json_t *json_bounded_object(const char *text, size_t bytes, struct api_error *error);
-
-#endif

@@ -5,8 +5,7 @@
  * (0600); one that nobody listens on any more is replaced. Who calls it: main.c. Concurrency:
  * start-up. Failure: HILL_E_INVALID, HILL_E_BUSY (somebody listens there already), HILL_E_IO.
  */
-#ifndef HILL_GATEWAY_LISTENING_H
-#define HILL_GATEWAY_LISTENING_H
+#pragma once
 
 #include "gateway/gateway_settings.h"
 
@@ -15,5 +14,3 @@ int gateway_listen(int *out, uint16_t *port, const struct gateway_settings *sett
                    struct hill_why *why);
 /* Remove the Unix socket's name. */
 void gateway_unlisten(const struct gateway_settings *settings);
-
-#endif

@@ -7,8 +7,7 @@
  * empty. Who calls it: job_generate.c, answers.c. Concurrency: one thread per list. Failure: a
  * failed allocation shows in raw.failed.
  */
-#ifndef HILL_GATEWAY_LOGPROBS_H
-#define HILL_GATEWAY_LOGPROBS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -35,5 +34,3 @@ void logprobs_sure(struct logprobs *l, size_t bytes);
 /* The value of "logprobs" for what is certain and not out yet; null where none are wanted. */
 void logprobs_write(struct text_buffer *out, struct logprobs *l);
 void logprobs_finish(struct logprobs *l);
-
-#endif

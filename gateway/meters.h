@@ -5,8 +5,7 @@
  * the pipeline as its status has them at that moment. Names: docs/http.md. Who calls it: jobs.
  * Concurrency: one thread.
  */
-#ifndef HILL_GATEWAY_METERS_H
-#define HILL_GATEWAY_METERS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -42,5 +41,3 @@ void meters_time(struct meter_times *times, double seconds);
 void meters_add(struct meters *meters, const Hill__Summary *summary);
 void meters_write(struct text_buffer *out, const struct meters *meters,
                   const Hill__StatusReply *status);
-
-#endif

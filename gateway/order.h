@@ -6,8 +6,7 @@
  * table is refused by name, as in OpenAI's API. null is the same as no field. Pure: the fuzzer
  * calls it. Who calls it: job.c. Failure: -1 and *error (400). Concurrency: stateless.
  */
-#ifndef HILL_GATEWAY_ORDER_H
-#define HILL_GATEWAY_ORDER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -84,5 +83,3 @@ void order_defaults(struct order *order);
 
 /* messages of a chat into order->messages (order_messages.c) */
 int order_read_messages(struct order *order, const json_t *list, struct api_error *error);
-
-#endif

@@ -4,8 +4,7 @@
  * What: which field belongs to which endpoint, and what becomes of it. docs/http.md lists the same.
  * Who calls it: order.c. Concurrency: stateless.
  */
-#ifndef HILL_GATEWAY_ORDER_FIELDS_H
-#define HILL_GATEWAY_ORDER_FIELDS_H
+#pragma once
 
 #include "gateway/order.h"
 
@@ -47,5 +46,3 @@ struct order_field {
 /* NULL: there is no such field. */
 const struct order_field *order_field_find(const char *name, enum order_kind kind);
 bool order_field_is_neutral(const struct order_field *field, const json_t *value);
-
-#endif

@@ -6,8 +6,7 @@
  * done. Who calls it: jobs. Concurrency: the caller's thread; messages stay as they are until
  * render_finish. Failure: as chat/chat_prompt.h, in code and why; too many at once: HILL_E_BUSY.
  */
-#ifndef HILL_GATEWAY_RENDER_H
-#define HILL_GATEWAY_RENDER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -36,5 +35,3 @@ struct render *render_start(const Hill__Message *info, const struct chat_message
                             unsigned count, int event_fd);
 bool render_is_done(struct render *render);
 void render_finish(struct render *render); /* waits for its thread; NULL allowed */
-
-#endif

@@ -4,8 +4,7 @@
  * What: one table of methods and paths; paths that other servers have and this one has not are
  * refused by name. Pure. Who calls it: http_server.c. Concurrency: stateless.
  */
-#ifndef HILL_GATEWAY_ROUTES_H
-#define HILL_GATEWAY_ROUTES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -38,5 +37,3 @@ struct route {
 
 /* 0, or -1 with *error: 404, 405 (out->allow), 501. */
 int route_find(struct route *out, const char *method, const char *path, struct api_error *error);
-
-#endif

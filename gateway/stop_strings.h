@@ -5,8 +5,7 @@
  * string. Where several strings end at the same byte the longest counts. How the text was cut into
  * pieces makes no difference. Who calls it: job_generate.c. Concurrency: one thread per matcher.
  */
-#ifndef HILL_GATEWAY_STOP_STRINGS_H
-#define HILL_GATEWAY_STOP_STRINGS_H
+#pragma once
 
 #include "gateway/text_buffer.h"
 
@@ -31,5 +30,3 @@ bool stop_feed(struct stop_matcher *matcher, const char *text, size_t bytes,
 /* The answer is over: what was held back is text. */
 void stop_flush(struct stop_matcher *matcher, struct text_buffer *out);
 void stop_finish(struct stop_matcher *matcher);
-
-#endif

@@ -6,8 +6,7 @@
  * looks once, at the end. Who calls it: whatever writes an answer. Concurrency: one thread per
  * buffer.
  */
-#ifndef HILL_GATEWAY_TEXT_BUFFER_H
-#define HILL_GATEWAY_TEXT_BUFFER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,5 +27,3 @@ void text_add_json(struct text_buffer *buffer, const char *text, size_t bytes);
 void text_add_number(struct text_buffer *buffer, double number);
 void text_drop(struct text_buffer *buffer, size_t bytes); /* from the front */
 void text_finish(struct text_buffer *buffer);
-
-#endif

@@ -9,8 +9,7 @@
  * one thread. Failure: events beyond the bound and those without memory are left out; without a
  * whole step the JSON is null.
  */
-#ifndef HILL_GATEWAY_TIMELINE_H
-#define HILL_GATEWAY_TIMELINE_H
+#pragma once
 
 #include "base/stage_trace.h"
 #include "gateway/text_buffer.h"
@@ -35,5 +34,3 @@ struct timeline_of {
 void timeline_write(struct text_buffer *out, const struct timeline *t,
                     const struct timeline_of *of);
 void timeline_finish(struct timeline *t);
-
-#endif

@@ -5,8 +5,7 @@
  * looks like a call and is none (no JSON, no name) comes out as text. Who calls it: job_generate.c.
  * Concurrency: one thread per reader. Failure: a failed allocation shows in held.failed.
  */
-#ifndef HILL_GATEWAY_TOOL_CALLS_H
-#define HILL_GATEWAY_TOOL_CALLS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -29,5 +28,3 @@ void calls_feed(struct call_reader *reader, const char *bytes, size_t n, struct 
 void calls_flush(struct call_reader *reader, struct text_buffer *text, struct text_buffer *calls,
                  bool stream);
 void calls_finish(struct call_reader *reader);
-
-#endif

@@ -6,8 +6,7 @@
  * are the client's: they become no control tokens. Pure. Who calls it: job_generate.c, job_ask.c
  * through tools_tell, order.c for the rest. Failure: -1 and *error (400). Concurrency: stateless.
  */
-#ifndef HILL_GATEWAY_TOOLS_H
-#define HILL_GATEWAY_TOOLS_H
+#pragma once
 
 #include "gateway/order.h"
 #include "gateway/text_buffer.h"
@@ -28,5 +27,3 @@ int tools_check_calls(const json_t *calls, size_t i, struct api_error *error);
 int tools_tell(struct order *order, const struct chat_format *format, struct api_error *error);
 /* How an answer begins that has to be a call; "" where it need not be one. */
 void tools_begin(struct text_buffer *out, const struct order *order, enum chat_tools form);
-
-#endif

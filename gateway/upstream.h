@@ -7,8 +7,7 @@
  * Lines find a new coordinator in the same run folder by themselves. Who calls it: jobs, the loop.
  * Concurrency: one thread. Failure: no pipeline is no failure: upstream_known is false.
  */
-#ifndef HILL_GATEWAY_UPSTREAM_H
-#define HILL_GATEWAY_UPSTREAM_H
+#pragma once
 
 #include "proto/client.h"
 
@@ -51,5 +50,3 @@ const Hill__ModelInfo *upstream_model(const struct upstream *up);
 /* NULL: no socket can be had. */
 void *upstream_line(struct upstream *up);
 void upstream_hang_up(void *line); /* NULL allowed; what was sent last leaves */
-
-#endif

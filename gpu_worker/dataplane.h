@@ -10,8 +10,7 @@
  * dropped), HILL_E_DAMAGED, or what `waiting` said. Who calls it: worker.c, schedule.c, step.c,
  * request.c. Concurrency: one thread.
  */
-#ifndef HILL_GPU_WORKER_DATAPLANE_H
-#define HILL_GPU_WORKER_DATAPLANE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ int dataplane_check_staged(const struct dataplane *plane, const struct selected_
  * dataplane_seen. */
 uint32_t dataplane_seen(const struct dataplane *plane);
 bool dataplane_sleep(const struct dataplane *plane, uint32_t seen, int64_t deadline_ns);
-
-#endif

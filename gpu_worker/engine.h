@@ -25,8 +25,7 @@
  * order or out of range). why names it. Who calls it: worker.c, schedule.c, request.c, resume.c,
  * past.c, step*.c, logits_file.c and tests. Concurrency: one thread.
  */
-#ifndef HILL_GPU_WORKER_ENGINE_H
-#define HILL_GPU_WORKER_ENGINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -248,5 +247,3 @@ int engine_step_logits(struct engine *engine, uint32_t row, float *logits, struc
 
 /* Wait until the device is idle. */
 int engine_finish(struct engine *engine, struct hill_why *why);
-
-#endif

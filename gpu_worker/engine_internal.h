@@ -3,8 +3,7 @@
  * weights.c, prompt_memory.c, prefill*.c and decode*.c only. Shapes are in engine.h and at the
  * heads of the kernels.
  */
-#ifndef HILL_GPU_WORKER_ENGINE_INTERNAL_H
-#define HILL_GPU_WORKER_ENGINE_INTERNAL_H
+#pragma once
 
 #include "gpu_worker/engine.h"
 
@@ -452,5 +451,3 @@ static inline uint32_t fresh_stride(const struct engine *e)
 {
     return round_up(e->entry_bytes / 2 + 16, 16);
 }
-
-#endif

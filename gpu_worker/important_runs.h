@@ -7,8 +7,7 @@
  * the sinks, the last ones the newest tokens; both are always there. Who calls it: selected.c,
  * probe_heads.c, tests.
  */
-#ifndef HILL_GPU_WORKER_IMPORTANT_RUNS_H
-#define HILL_GPU_WORKER_IMPORTANT_RUNS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ double important_mass(const float *mass, uint32_t n);
  * run_tokens] of each token. Of two that are equal the newer one. HILL_E_NOMEM. */
 int important_choose(const float *mass, uint32_t n_runs, uint32_t run_tokens, uint32_t wanted,
                      uint32_t *out);
-
-#endif

@@ -9,8 +9,7 @@
  * shortest way leads to the end. Pure: a state is a value, and copying it is trying. Who calls it:
  * json_answer.c. Concurrency: none of its own. Failure: none.
  */
-#ifndef HILL_GPU_WORKER_JSON_ACCEPTOR_H
-#define HILL_GPU_WORKER_JSON_ACCEPTOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,5 +35,3 @@ void json_acceptor_init(struct json_acceptor *json);
 /* false: no JSON goes on so, and the state is not to be used any more. */
 bool json_acceptor_take(struct json_acceptor *json, uint8_t byte);
 bool json_acceptor_is_complete(const struct json_acceptor *json);
-
-#endif

@@ -9,8 +9,7 @@
  * tokens anew. Who calls it: request.c, resume.c. Concurrency: one thread. Failure: what
  * tokenizer_open says; out of memory.
  */
-#ifndef HILL_GPU_WORKER_JSON_ANSWER_H
-#define HILL_GPU_WORKER_JSON_ANSWER_H
+#pragma once
 
 #include "gpu_worker/json_acceptor.h"
 #include "gpu_worker/sampler.h"
@@ -44,5 +43,3 @@ int json_answer_take(struct json_answer *answer, uint32_t id);
 bool json_answer_is_complete(const struct json_answer *answer);
 /* For the sampler. */
 bool json_answer_allows(const void *answer, uint32_t id);
-
-#endif

@@ -5,8 +5,7 @@
  * of a prompt, as prefill computes them; added to FILE, float [n_vocab]. Who calls it: request.c.
  * Failure: a warning in the log; requests go on. Concurrency: the data loop's thread.
  */
-#ifndef HILL_GPU_WORKER_LOGITS_FILE_H
-#define HILL_GPU_WORKER_LOGITS_FILE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -19,5 +18,3 @@ bool logits_file_wants_prompt(void);
 /* Of tokens first .. n_tokens - 1, when all units are done. w->logits is overwritten. Nothing where
  * none are wanted. */
 int logits_file_prompt(struct worker *w, uint32_t first, uint32_t n_tokens, struct hill_why *why);
-
-#endif

@@ -21,8 +21,7 @@
  * A panel takes a multiple of 64 bytes. Who calls it: weights.c, tests. Failure: none. Concurrency:
  * stateless.
  */
-#ifndef HILL_GPU_WORKER_PACK_H
-#define HILL_GPU_WORKER_PACK_H
+#pragma once
 
 #include "model/blocks.h"
 
@@ -33,5 +32,3 @@ uint64_t pack_panel_bytes(const struct block_format *format, uint32_t k);
  * overwritten. */
 void pack_panel(const struct block_format *format, uint32_t k, const uint8_t *const rows[16],
                 uint8_t *out);
-
-#endif

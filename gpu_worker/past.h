@@ -9,8 +9,7 @@
  * staging slots of one selection, and never more of the past is held. Who calls it: request.c,
  * schedule.c. Concurrency: the data loop's thread. Failure: the request ends.
  */
-#ifndef HILL_GPU_WORKER_PAST_H
-#define HILL_GPU_WORKER_PAST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ bool past_is_there(const struct request *r, uint32_t layer);
 /* A whole ENTRIES record of this epoch. False when nobody waits for it. */
 bool past_take_entries(struct worker *w, const struct record_entries *entries);
 void past_drop(struct request *r); /* of a request without one, too */
-
-#endif

@@ -11,8 +11,7 @@
  * HILL_E_TOO_LONG (more than the context), HILL_E_NOSPACE (--gpu-kv-mb), HILL_E_NOMEM, the
  * engine's.
  */
-#ifndef HILL_GPU_WORKER_PROBE_HEADS_H
-#define HILL_GPU_WORKER_PROBE_HEADS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ int probe_heads_choose(struct worker *w, uint32_t n_probes, uint16_t *heads, str
  * of them together: sums [n_heads][n]. Of two that are equal the lower one. HILL_E_NOMEM. */
 int probe_heads_compare(const float *sums, uint32_t n_heads, uint32_t n, uint32_t n_probes,
                         uint16_t *heads);
-
-#endif

@@ -7,8 +7,7 @@
  * epoch (request_free): the coordinator sends it again. Functions that return int give an error
  * that ends the request, with the reason in why. Concurrency: one thread.
  */
-#ifndef HILL_GPU_WORKER_REQUEST_H
-#define HILL_GPU_WORKER_REQUEST_H
+#pragma once
 
 #include <xxhash.h>
 
@@ -213,5 +212,3 @@ int request_take_restored(struct request *r);
 /* SEQ_END, Done with rc's reason, freed. */
 void request_end(struct request *r, int rc, const char *text);
 void request_free(struct request *r);
-
-#endif

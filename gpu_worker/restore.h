@@ -7,8 +7,7 @@
  * it: request.c, schedule.c. Concurrency: the data loop's thread. Failure: as session/session.h
  * says; the request ends with it.
  */
-#ifndef HILL_GPU_WORKER_RESTORE_H
-#define HILL_GPU_WORKER_RESTORE_H
+#pragma once
 
 #include "base/error.h"
 
@@ -19,5 +18,3 @@ int restore_begin(struct request *r, struct hill_why *why);
 /* Some records; after the last one on to REQUEST_DECODE. */
 int restore_turn(struct request *r, struct hill_why *why);
 void restore_drop(struct request *r);
-
-#endif

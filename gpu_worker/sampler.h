@@ -8,8 +8,7 @@
  * mood shows. Tokens that are not allowed are passed over before the chain, as if the vocabulary
  * had none of them. Who calls it: request.c. Concurrency: one thread per struct.
  */
-#ifndef HILL_GPU_WORKER_SAMPLER_H
-#define HILL_GPU_WORKER_SAMPLER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,5 +60,3 @@ int sampler_logprob(const float *logits, uint32_t n_vocab, uint32_t token, doubl
 
 /* In [0, 1): 53 bits of a mix of seed and position. */
 double sampler_random(uint64_t seed, uint64_t position);
-
-#endif

@@ -7,8 +7,7 @@
  * worker's own. A save that fails leaves the request as it was. Who calls it: schedule.c,
  * request.c, worker.c. Concurrency: the data loop's thread.
  */
-#ifndef HILL_GPU_WORKER_SAVE_H
-#define HILL_GPU_WORKER_SAVE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -34,5 +33,3 @@ bool save_take_entries(struct worker *w, const struct record_entries *entries);
 bool save_take_masses(struct worker *w, const struct record_mass *masses);
 /* The request is over: nothing of an unfinished save stays behind. */
 void save_drop(struct request *r);
-
-#endif

@@ -14,8 +14,7 @@
  * data loop's thread; reads are made by span_reader.h's. Failure: of the store: as above; of
  * device, scorer and rings: the request ends.
  */
-#ifndef HILL_GPU_WORKER_SELECTED_H
-#define HILL_GPU_WORKER_SELECTED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ int selected_pass_unit(struct request *r, struct hill_why *why);
  * follows them is computed: the prompt's own tokens, and more behind a chunk that has gone. */
 int selected_fill(struct request *r, struct hill_why *why);
 void selected_drop(struct request *r); /* of a request without, too */
-
-#endif

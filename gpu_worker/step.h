@@ -17,8 +17,7 @@
  * step_run returns what concerns all rows: the device, the rings, an epoch to be left; the step is
  * abandoned then. Concurrency: one thread.
  */
-#ifndef HILL_GPU_WORKER_STEP_H
-#define HILL_GPU_WORKER_STEP_H
+#pragma once
 
 #include "gpu_worker/engine.h"
 #include "proto/records.h"
@@ -60,5 +59,3 @@ int step_run(struct worker *w, struct hill_why *why);
 bool step_take_selection(struct worker *w, const struct record_selection *selection);
 /* No row's answer will come: those that wait have failed with code. */
 void step_fail_waiting(struct worker *w, int code, const char *text);
-
-#endif

@@ -2,8 +2,7 @@
  * gpu_worker/step_internal.h - what a step (step.c) and one that is asked for ahead (step_ahead.c)
  * are made of: rows' records out, their selections in (step_rows.c). See step.h.
  */
-#ifndef HILL_GPU_WORKER_STEP_INTERNAL_H
-#define HILL_GPU_WORKER_STEP_INTERNAL_H
+#pragma once
 
 #include "gpu_worker/request.h"
 
@@ -40,5 +39,3 @@ int step_use_selection(struct worker *w, struct step_member *m, uint32_t layer,
 bool step_ask_ahead(struct worker *w, bool *launched, int *rc, struct hill_why *why);
 /* The row's new entries of all layers, after such a launch. */
 int step_push_entries(struct worker *w, struct step_member *m, struct hill_why *why);
-
-#endif

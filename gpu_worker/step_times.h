@@ -6,8 +6,7 @@
  * median is not. Who calls it: request.c. Concurrency: one thread. Failure: none; 0 where there was
  * no step.
  */
-#ifndef HILL_GPU_WORKER_STEP_TIMES_H
-#define HILL_GPU_WORKER_STEP_TIMES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ struct step_times {
 void step_times_add(struct step_times *t, int64_t token_ns, int64_t idle_ns);
 double step_times_token_ms(const struct step_times *t);
 double step_times_idle_ms(const struct step_times *t);
-
-#endif

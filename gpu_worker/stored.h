@@ -13,8 +13,7 @@
  * Who calls it: request.c, schedule.c, worker.c. Concurrency: the data loop's thread. Failure: of
  * the store: a line, and it is computed, or not left; of scorer and rings: the request ends.
  */
-#ifndef HILL_GPU_WORKER_STORED_H
-#define HILL_GPU_WORKER_STORED_H
+#pragma once
 
 #include "base/error.h"
 #include "proto/records.h"
@@ -47,5 +46,3 @@ bool stored_take_entries(struct worker *w, const struct record_entries *entries)
 void stored_drop(struct request *r);
 /* The deadline, or sooner: when a request will have waited for the drive for long enough. */
 int64_t stored_deadline(const struct worker *w, int64_t deadline);
-
-#endif

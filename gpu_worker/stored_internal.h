@@ -1,6 +1,5 @@
 /* gpu_worker/stored_internal.h - what stored.c and stored_leave.c share. See stored.h. */
-#ifndef HILL_GPU_WORKER_STORED_INTERNAL_H
-#define HILL_GPU_WORKER_STORED_INTERNAL_H
+#pragma once
 
 #include "gpu_worker/request.h"
 #include "prefix/drive_store.h"
@@ -41,5 +40,3 @@ int64_t stored_charge(struct worker *w, uint64_t bytes);
 
 /* With what is the same for both. NULL: no memory. */
 struct stored *stored_make(const struct request *r);
-
-#endif

@@ -6,8 +6,7 @@
  * joins at once and waits for its turn; a newer Configure is kept until the requests have let go of
  * the old epoch. Concurrency: the data loop's thread only.
  */
-#ifndef HILL_GPU_WORKER_WORKER_H
-#define HILL_GPU_WORKER_WORKER_H
+#pragma once
 
 #include "base/clock.h"
 #include "base/device_model.h"
@@ -117,5 +116,3 @@ static inline void worker_unit_of_work(struct worker *w)
 {
     worker_link_work_done(w->link, 1);
 }
-
-#endif

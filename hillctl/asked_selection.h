@@ -8,8 +8,7 @@
  * for a pipeline. Who calls it: generate.c, chat.c. Failure: HILL_E_INVALID for options that
  * exclude each other, and what asking the coordinator says. Concurrency: none.
  */
-#ifndef HILL_HILLCTL_ASKED_SELECTION_H
-#define HILL_HILLCTL_ASKED_SELECTION_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -27,5 +26,3 @@ int asked_selection_check(const struct options *options, bool *any, struct hill_
 /* Asks the coordinator for the pipeline's selection. */
 int asked_selection_make(const struct options *options, struct client *client, Hill__Selection *out,
                          struct hill_why *why);
-
-#endif

@@ -7,8 +7,7 @@
  * readable from a signalfd (proto/client.h). Failure: HILL_E_NOMEM, HILL_E_IO. Concurrency: one
  * thread.
  */
-#ifndef HILL_HILLCTL_CHAT_LINES_H
-#define HILL_HILLCTL_CHAT_LINES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -41,5 +40,3 @@ void chat_lines_close(struct chat_lines *lines);
 enum chat_line chat_lines_read(struct chat_lines *lines, const char *prompt, char **out);
 /* What arrow-up brings back. */
 void chat_lines_remember(struct chat_lines *lines, const char *text);
-
-#endif

@@ -2,8 +2,7 @@
  * hillctl/command_list.h - one function a command; each returns the process's exit code
  * (docs/interface.md, "Exit codes") and has said what failed, in one line on stderr.
  */
-#ifndef HILL_HILLCTL_COMMAND_LIST_H
-#define HILL_HILLCTL_COMMAND_LIST_H
+#pragma once
 
 /* argv[0] is the command's own name. */
 int command_generate(int argc, char **argv);
@@ -20,5 +19,3 @@ int command_keygen(int argc, char **argv);
 int command_trace(int argc, char **argv);
 int command_profile(int argc, char **argv);
 int command_stop(int argc, char **argv);
-
-#endif

@@ -7,8 +7,7 @@
  * Failure: HILL_E_UNSUPPORTED when the model has no template or nothing can render it, and what
  * chat_render and the helper say. Concurrency: one thread.
  */
-#ifndef HILL_HILLCTL_CONVERSATION_H
-#define HILL_HILLCTL_CONVERSATION_H
+#pragma once
 
 #include "model/chat_template.h"
 #include "proto/client.h"
@@ -38,5 +37,3 @@ const char *conversation_system(const struct conversation *c); /* NULL: the temp
 
 int conversation_render(const struct conversation *c, struct chat_prompt *out,
                         struct hill_why *why);
-
-#endif

@@ -8,8 +8,7 @@
  * has ended, or there was none: HILL_E_PEER_GONE; and the request's own code; why says which.
  * Concurrency: one thread.
  */
-#ifndef HILL_HILLCTL_EXCHANGE_H
-#define HILL_HILLCTL_EXCHANGE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -55,5 +54,3 @@ int exchange_follow(struct exchange *exchange, struct hill_why *why);
 /* Forget the answer; the next request may be sent. */
 void exchange_reset(struct exchange *exchange);
 void exchange_clear_progress(struct exchange *exchange);
-
-#endif

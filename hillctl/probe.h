@@ -5,8 +5,7 @@
  * is unlinked at once) instead of reading a version number. Returns 0 or a negative hill_error with
  * one line in why. Concurrency: none.
  */
-#ifndef HILL_HILLCTL_PROBE_H
-#define HILL_HILLCTL_PROBE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,5 +21,3 @@ int probe_io_uring(int fd, struct hill_why *why);
 /* A segment in /dev/shm, advised and touched like the hot pool: how many of its bytes are mapped by
  * huge pages (*bytes is what was asked for). */
 int probe_huge_pages(uint64_t *huge_bytes, uint64_t *bytes, struct hill_why *why);
-
-#endif

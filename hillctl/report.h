@@ -2,8 +2,7 @@
  * hillctl/report.h - a finished request, for people and for scripts (docs/interface.md, "JSON of
  * run --json"). Concurrency: none.
  */
-#ifndef HILL_HILLCTL_REPORT_H
-#define HILL_HILLCTL_REPORT_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -48,5 +47,3 @@ json_t *report_live_json(const Hill__SequenceStats *stats);
 
 /* A few lines for a person. */
 void report_print(FILE *to, const struct report *report);
-
-#endif

@@ -3,12 +3,9 @@
  * one that is to be written also what the system says of its folder: told before anything is
  * computed, not when it is to be written.
  */
-#ifndef HILL_HILLCTL_SESSION_PATH_H
-#define HILL_HILLCTL_SESSION_PATH_H
+#pragma once
 
 #include "proto/options_hill.h"
 
 int session_path(char out[HILL_PATH_BYTES], const char *given, struct hill_why *why);
 int session_path_to_write(char out[HILL_PATH_BYTES], const char *given, struct hill_why *why);
-
-#endif

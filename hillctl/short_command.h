@@ -4,8 +4,7 @@
  * Who calls it: control.c, top.c. Failure: everything is said in one line on stderr here; the
  * caller returns the exit code. Concurrency: one thread.
  */
-#ifndef HILL_HILLCTL_SHORT_COMMAND_H
-#define HILL_HILLCTL_SHORT_COMMAND_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -28,5 +27,3 @@ int short_command_end(struct short_command *c, int code, const struct hill_why *
 /* A request that is answered by Reply, whose text is printed. */
 int short_command_change(struct short_command *c, const Hill__Message *message, int64_t patience_ms,
                          struct hill_why *why);
-
-#endif

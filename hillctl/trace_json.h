@@ -9,8 +9,7 @@
  * keeps between two looks, has no request. What was lost stands in the file's metadata.
  * Who calls it: trace.c. Failure: HILL_E_NOMEM; writing, the stream's error flag.
  */
-#ifndef HILL_HILLCTL_TRACE_JSON_H
-#define HILL_HILLCTL_TRACE_JSON_H
+#pragma once
 
 #include <stdio.h>
 
@@ -59,5 +58,3 @@ int trace_collect(struct trace_collection *c, const Hill__TraceAnswer *answer);
 /* Sort, find the flows, write. The stream's error flag tells of a failure; 0 or HILL_E_NOMEM. */
 int trace_write_json(struct trace_collection *c, FILE *out);
 void trace_collection_finish(struct trace_collection *c);
-
-#endif

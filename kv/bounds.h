@@ -10,8 +10,7 @@
  * Source: LeoAM (chunk abstracts, adaptive chunks), as the paper's baseline describes it.
  * Who calls it: the scorer. Concurrency: pure functions.
  */
-#ifndef HILL_KV_BOUNDS_H
-#define HILL_KV_BOUNDS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -54,5 +53,3 @@ static inline uint32_t kv_bounds_candidates(const struct kv_selection_settings *
     uint64_t wanted = k > forced ? (k - forced) * KV_CANDIDATES_PER_TOKEN : 0;
     return (uint32_t)(wanted < most ? wanted : most);
 }
-
-#endif

@@ -6,8 +6,7 @@
  * Its digest, which is all that scoring reads: INT8 or INT4 mantissas [n_kv_heads][head_dim] and
  * one exponent byte per KV head (kv/score.h); how digests lie: kv/group.h.
  */
-#ifndef HILL_KV_GEOMETRY_H
-#define HILL_KV_GEOMETRY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -53,5 +52,3 @@ static inline uint32_t kv_entry_bytes(const struct kv_geometry *g)
 {
     return 4u * kv_key_dims(g);
 }
-
-#endif

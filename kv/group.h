@@ -20,8 +20,7 @@
  * pool, in DEMOTE records and on flash. Who calls it: whoever lays out, writes, moves or scores
  * digests. Concurrency: pure functions; two threads must not write tokens of one group at a time.
  */
-#ifndef HILL_KV_GROUP_H
-#define HILL_KV_GROUP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -95,5 +94,3 @@ static inline uint32_t kv_query_words_bytes(const struct kv_geometry *g)
     return g->n_kv_heads * kv_head_words(g) * kv_word_dims(g);
 }
 const int8_t *kv_query_words(const struct kv_geometry *g, const int8_t *mantissas, int8_t *room);
-
-#endif

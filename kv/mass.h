@@ -13,8 +13,7 @@
  *
  * Who calls it: the scorer, blocks in parallel. Concurrency: pure functions.
  */
-#ifndef HILL_KV_MASS_H
-#define HILL_KV_MASS_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -82,5 +81,3 @@ static inline uint16_t kv_mass_score16(float mass)
     bits = (bits - low) >> 13;
     return (uint16_t)(bits > 0xffff ? 0xffff : bits);
 }
-
-#endif

@@ -12,8 +12,7 @@
  * at a process's start and must be the same in all of them, else their planes differ in size. Who
  * calls it: the scorer. Concurrency: pure functions but for that.
  */
-#ifndef HILL_KV_PARTIAL_H
-#define HILL_KV_PARTIAL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -42,5 +41,3 @@ void kv_partial_key(const struct kv_geometry *g, const uint16_t *columns, const 
 /* q [n_heads][head_dim] -> out [n_heads][kv_partial_dims]. */
 void kv_partial_query(const struct kv_geometry *g, const uint16_t *columns, const float *q,
                       float *out);
-
-#endif

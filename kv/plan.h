@@ -4,8 +4,7 @@
  * One place computes every size, so that coordinator (admission, defaults, segment creation),
  * scorer, GPU worker and agent agree. All sizes in bytes.
  */
-#ifndef HILL_KV_PLAN_H
-#define HILL_KV_PLAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -117,5 +116,3 @@ int kv_plan_hot(struct kv_hot_plan *out, const struct kv_plan_input *in, uint64_
  * sequence are all hot. */
 uint64_t kv_plan_hot_min_bytes(const struct kv_plan_input *in);
 uint64_t kv_plan_hot_full_bytes(const struct kv_plan_input *in);
-
-#endif

@@ -10,8 +10,7 @@
  * hillinfer and reads its digests in the same way, whole groups of them. An agent that casts
  * (--csd-digests) has a plane of keys, too. Concurrency: pure functions.
  */
-#ifndef HILL_KV_PLANE_H
-#define HILL_KV_PLANE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -64,5 +63,3 @@ static inline uint64_t kv_key_pages(uint64_t at, uint64_t n, uint32_t key_bytes)
     uint64_t first = at % KV_PAGE_BYTES, end = first + n * key_bytes;
     return (end + KV_PAGE_BYTES - 1) / KV_PAGE_BYTES * KV_PAGE_BYTES;
 }
-
-#endif

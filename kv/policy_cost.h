@@ -21,8 +21,7 @@
  * many entries were fetched, or takes kv_cost_spread_candidates. Who calls it: benches and tests.
  * Pure functions.
  */
-#ifndef HILL_KV_POLICY_COST_H
-#define HILL_KV_POLICY_COST_H
+#pragma once
 
 #include "kv/group.h"
 #include "kv/bounds.h"
@@ -117,5 +116,3 @@ static inline struct kv_cost kv_policy_cost(const struct kv_cost_load *load)
     c.flash_read += c.link_kv;
     return c;
 }
-
-#endif

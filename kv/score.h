@@ -16,8 +16,7 @@
  * precision for scoring only); docs/importance.md for the combinations. CPU reference, AVX2,
  * AVX-512 and the OpenCL kernel agree bit for bit. Concurrency: pure functions.
  */
-#ifndef HILL_KV_SCORE_H
-#define HILL_KV_SCORE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -109,5 +108,3 @@ int kv_score_has_avx512vnni(void);
 /* By name: "auto" (best for this CPU), "reference", "avx2", "avx512", "avx512vnni"; NULL when
  * unknown or not on this CPU; no name is "auto". Processes pass the Configure record's choice. */
 kv_score_fn *kv_score_choose(const char *name);
-
-#endif

@@ -12,8 +12,7 @@
  * want. Sums of integers have no order, so the result is that of kv_score_reference, for damaged
  * bytes too. Concurrency: pure functions.
  */
-#ifndef HILL_KV_SCORE_LANES512_H
-#define HILL_KV_SCORE_LANES512_H
+#pragma once
 
 #include <immintrin.h>
 #include <string.h>
@@ -169,5 +168,3 @@ INLINE void score_lanes512(const struct kv_geometry *geometry, const struct kv_q
     else
         score_groups(&c, groups, n, scores, 4);
 }
-
-#endif

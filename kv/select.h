@@ -9,8 +9,7 @@
  * each position exactly once: a second score of a position or a missing one is an error, not a
  * guess [I5]. Cost: O(N) per query: two histograms of 256 counts (high byte, low byte), no sort.
  */
-#ifndef HILL_KV_SELECT_H
-#define HILL_KV_SELECT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -99,5 +98,3 @@ const uint16_t *kv_selector_scores(const struct kv_selector *selector);
 /* The selected positions, ascending, into positions[k]; returns k, or HILL_E_PROTOCOL when a token
  * has no score (policy full needs none). */
 int64_t kv_selector_finish(struct kv_selector *selector, uint32_t *positions);
-
-#endif

@@ -2,8 +2,7 @@
  * kv/select_lanes.h - what select.c calls in select_avx2.c; nobody else includes it. They may be
  * called where the CPU has AVX2 and POPCNT.
  */
-#ifndef HILL_KV_SELECT_LANES_H
-#define HILL_KV_SELECT_LANES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -14,5 +13,3 @@ uint32_t kv_select_count_avx2(const uint16_t *scores, uint32_t n, uint16_t least
  * many. */
 uint32_t kv_select_list_avx2(const uint16_t *scores, uint32_t first, uint32_t end, uint16_t least,
                              uint32_t *positions);
-
-#endif

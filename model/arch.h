@@ -7,8 +7,7 @@
  * (checks every tensor of a file against the table), gpu_worker (loads by role). What is not in the
  * table is refused by name. Concurrency: constant data.
  */
-#ifndef HILL_MODEL_ARCH_H
-#define HILL_MODEL_ARCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -91,5 +90,3 @@ static inline bool arch_takes(const struct model_arch *arch, enum arch_part part
 {
     return (arch->required | arch->optional) >> part & 1;
 }
-
-#endif

@@ -10,8 +10,7 @@
  * Who calls it: gguf.c (sizes), gguf_values.c (rows in F32), gpu_worker (packing), mkmodel, tests.
  * Cannot fail: sizes are the caller's to check. Concurrency: stateless.
  */
-#ifndef HILL_MODEL_BLOCKS_H
-#define HILL_MODEL_BLOCKS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -76,5 +75,3 @@ void block_floats(const struct block_format *format, const uint8_t *data, uint64
 
 /* IEEE binary16, exact. */
 float block_half(uint16_t half);
-
-#endif

@@ -6,8 +6,7 @@
  * map. Who calls it: gguf.c, tokenizer*.c. Internal to model/. Concurrency: read-only after it is
  * filled. Failure: HILL_E_NOMEM at init only.
  */
-#ifndef HILL_MODEL_BYTES_MAP_H
-#define HILL_MODEL_BYTES_MAP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -34,5 +33,3 @@ uint32_t bytes_map_put(struct bytes_map *map, const void *key, uint64_t length, 
 
 /* BYTES_MAP_NONE when absent. */
 uint32_t bytes_map_get(const struct bytes_map *map, const void *key, uint64_t length);
-
-#endif

@@ -8,8 +8,7 @@
  * byte 1 stands for the text of BOS, 2 for that of EOS, 3 to 5 for today's date (chat_template.c).
  * Who calls it: model/chat_template.c alone, and its tests. Concurrency: constants.
  */
-#ifndef HILL_MODEL_CHAT_FORMATS_H
-#define HILL_MODEL_CHAT_FORMATS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ extern const struct chat_format chat_formats[];
 extern const unsigned chat_format_count;
 extern const struct chat_known chat_known[]; /* sorted by hash */
 extern const unsigned chat_known_count;
-
-#endif

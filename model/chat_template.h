@@ -12,8 +12,7 @@
  * which user-defined tokens are: nobody can put a control token into a prompt by typing it.
  * Who calls it: hillctl. Concurrency: none, but constants are shared.
  */
-#ifndef HILL_MODEL_CHAT_TEMPLATE_H
-#define HILL_MODEL_CHAT_TEMPLATE_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -76,5 +75,3 @@ void chat_prompt_finish(struct chat_prompt *prompt);
 /* White space as Python's str.strip knows it: bytes of it at the start or at the end of a text. */
 uint64_t chat_space_left(const char *text, uint64_t bytes);
 uint64_t chat_space_right(const char *text, uint64_t bytes);
-
-#endif

@@ -11,8 +11,7 @@
  * the field. Concurrency: read-only after open. A file cut short while it is mapped ends the
  * process (SIGBUS).
  */
-#ifndef HILL_MODEL_GGUF_H
-#define HILL_MODEL_GGUF_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -105,5 +104,3 @@ int gguf_tensor_rows_f32(const struct gguf_tensor *tensor, uint64_t first, uint6
 /* The tensor's pages leave this process' memory; a later look at them reads them again. For a
  * tensor whose data has been copied elsewhere. */
 void gguf_forget_pages(const struct gguf_tensor *tensor);
-
-#endif

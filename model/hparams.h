@@ -10,8 +10,7 @@
  * key_length != value_length, per-layer counts, a tensor that has no place), HILL_E_DAMAGED
  * (missing or misshapen tensor, absurd count).
  */
-#ifndef HILL_MODEL_HPARAMS_H
-#define HILL_MODEL_HPARAMS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,5 +60,3 @@ int model_rope_frequencies(const struct model_hparams *hparams, const struct ggu
 /* Which of LongRoPE's factors a context takes: 0 where there is no choice, 1 short, 2 long. Keys
  * that were computed with one are of no use with the other. */
 uint32_t model_rope_choice(const struct model_hparams *hparams, uint32_t ctx_tokens);
-
-#endif

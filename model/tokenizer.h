@@ -10,8 +10,7 @@
  * every text comes back.
  * Who calls it: coordinator. Concurrency: read-only after open; a stream per request.
  */
-#ifndef HILL_MODEL_TOKENIZER_H
-#define HILL_MODEL_TOKENIZER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -91,5 +90,3 @@ uint64_t detokenizer_push(struct detokenizer *stream, uint32_t token, char *out)
 uint64_t detokenizer_room(const struct detokenizer *stream, uint32_t token);
 /* What is left of an incomplete character, as U+FFFD: 0 or 3 bytes. */
 uint64_t detokenizer_flush(struct detokenizer *stream, char *out);
-
-#endif

@@ -10,8 +10,7 @@
  * tokenizer_merge.c   the merge loop that both use
  * tokenizer_pre.c     pre-tokenizer patterns (PCRE2)
  */
-#ifndef HILL_MODEL_TOKENIZER_INTERNAL_H
-#define HILL_MODEL_TOKENIZER_INTERNAL_H
+#pragma once
 
 #include "model/bytes_map.h"
 #include "model/tokenizer.h"
@@ -190,5 +189,3 @@ struct cuts {
 };
 int pre_tokenizer_split(const struct pre_tokenizer *pre, const uint8_t *text, uint64_t length,
                         struct cuts *cuts);
-
-#endif

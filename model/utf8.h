@@ -2,8 +2,7 @@
  * model/utf8.h - the little of UTF-8 that tokenizers need. Internal to model/.
  * Concurrency: stateless. Failure: invalid input is an answer (0, false), never an error.
  */
-#ifndef HILL_MODEL_UTF8_H
-#define HILL_MODEL_UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ uint32_t utf8_code_point(const uint8_t *text, uint32_t bytes);
 
 /* Write a code point below U+0800; returns 1 or 2. */
 uint32_t utf8_write_short(uint32_t code_point, uint8_t out[2]);
-
-#endif

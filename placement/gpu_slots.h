@@ -11,8 +11,7 @@
  * thread, and placement/trace_replay.c, which puts the same table in front of a placement offline.
  * Concurrency: one thread per table. Failure: HILL_E_NOSPACE.
  */
-#ifndef HILL_PLACEMENT_GPU_SLOTS_H
-#define HILL_PLACEMENT_GPU_SLOTS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -59,5 +58,3 @@ static inline uint32_t gpu_slots_resident(const struct gpu_slots *table, uint32_
 {
     return table->counts[list];
 }
-
-#endif

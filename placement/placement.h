@@ -27,8 +27,7 @@
  * Ownership: the caller owns what it passes in; moves belong to the placement and are valid until
  * its next call. Failure: HILL_E_NOMEM, HILL_E_INVALID; the tables are whole after either.
  */
-#ifndef HILL_PLACEMENT_PLACEMENT_H
-#define HILL_PLACEMENT_PLACEMENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -157,5 +156,3 @@ int placement_place(struct placement *placement, uint32_t position, bool hot);
 int placement_trim(struct placement *placement, uint32_t n_tokens);
 
 const struct placement_stats *placement_stats(const struct placement *placement);
-
-#endif

@@ -7,8 +7,7 @@
  * "In play" is a hot token that is not forced: only those can be demoted. Who calls it: the files
  * of this folder.
  */
-#ifndef HILL_PLACEMENT_PLACEMENT_INTERNAL_H
-#define HILL_PLACEMENT_PLACEMENT_INTERNAL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -115,5 +114,3 @@ static inline uint64_t placement_heap_bytes(uint32_t max)
 {
     return (uint64_t)max * (sizeof(uint64_t) + 2 * sizeof(uint32_t));
 }
-
-#endif

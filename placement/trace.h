@@ -15,8 +15,7 @@
  * before the failure are whole. A damaged or foreign file: HILL_E_DAMAGED and one line that names
  * file and record; a file that ends inside a record is used up to there (trace_file_tail says so).
  */
-#ifndef HILL_PLACEMENT_TRACE_H
-#define HILL_PLACEMENT_TRACE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -125,5 +124,3 @@ const struct trace_record *trace_file_record(const struct trace_file *file, uint
  * until the next read or close. */
 int trace_file_read(struct trace_file *file, uint32_t i, const uint32_t **words,
                     const uint16_t **scores, struct hill_why *why);
-
-#endif

@@ -13,8 +13,7 @@
  * Concurrency: one thread per file. Failure: codes of placement.h and trace.h; HILL_E_INVALID when
  * the placement needs scores that the trace lacks.
  */
-#ifndef HILL_PLACEMENT_TRACE_REPLAY_H
-#define HILL_PLACEMENT_TRACE_REPLAY_H
+#pragma once
 
 #include "placement/placement.h"
 #include "placement/trace.h"
@@ -59,5 +58,3 @@ double trace_replay_hit_rate(const struct trace_replay_result *result);
 /* Share of all unforced selected entries that the GPU held or that were hot: what does not wait for
  * the drive. 1 when there were none. */
 double trace_replay_near_rate(const struct trace_replay_result *result);
-
-#endif

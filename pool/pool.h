@@ -25,8 +25,7 @@
  * HILL_E_NOSPACE, HILL_E_INVALID (foreign fingerprint). Concurrency: one thread per file and
  * directory.
  */
-#ifndef HILL_POOL_POOL_H
-#define HILL_POOL_POOL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -176,4 +175,3 @@ void pool_slot_clear(struct pool_directory *d, uint32_t slot);
 uint64_t pool_directory_page_bytes(const struct pool_layout *layout);
 uint64_t pool_directory_encode(const struct pool_directory *d, uint32_t stripe, void *pages,
                                uint64_t *offset);
-#endif

@@ -4,8 +4,7 @@
  * Little endian. The checksum comes first in a record and covers everything after it up to the end
  * of the record's last page, padding included, so that any flipped bit is found.
  */
-#ifndef HILL_POOL_DISK_H
-#define HILL_POOL_DISK_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -76,5 +75,3 @@ uint64_t pool_sealed_checksum(const void *pages, uint64_t bytes);
 /* Encode the record of stripe `index` into zeroed or used pages. */
 void pool_record_encode(const struct pool_layout *l, uint64_t generation, uint32_t index,
                         const struct pool_stripe *stripe, void *pages);
-
-#endif

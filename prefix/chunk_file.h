@@ -17,8 +17,7 @@
  * the file and the field), HILL_E_INVALID (of another model, a cap that holds no chunk),
  * HILL_E_BUSY (another pipeline's), what errno says. Nothing is used before it is checked.
  */
-#ifndef HILL_PREFIX_CHUNK_FILE_H
-#define HILL_PREFIX_CHUNK_FILE_H
+#pragma once
 
 #include "base/error.h"
 #include "prefix/chunk_tree.h"
@@ -103,5 +102,3 @@ uint64_t chunk_checksum(uint64_t stamp, const void *entries, uint64_t bytes);
 int chunk_file_failed(const char *doing, const char *dir, const char *name, struct hill_why *why);
 int chunk_file_write_at(int fd, uint64_t at, const void *from, uint64_t bytes, const char *dir,
                         const char *name, struct hill_why *why);
-
-#endif

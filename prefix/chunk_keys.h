@@ -17,8 +17,7 @@
  * Who calls it: drive_store.c, gpu_worker/selected.c. Concurrency: one thread writes while another
  * reads; what is caught in between has a wrong checksum. Failure: HILL_E_NOMEM, what errno says.
  */
-#ifndef HILL_PREFIX_CHUNK_KEYS_H
-#define HILL_PREFIX_CHUNK_KEYS_H
+#pragma once
 
 #include "prefix/chunk_file.h"
 
@@ -100,5 +99,3 @@ bool chunk_keys_fit(const struct chunk_keys *keys, const void *sums, uint32_t la
 void chunk_keys_unpack(const struct chunk_keys *keys, const void *layer_keys, uint16_t *to);
 bool chunk_keys_run_fits(const struct chunk_keys *keys, const void *sums, uint32_t layer,
                          uint32_t run, const void *entries);
-
-#endif

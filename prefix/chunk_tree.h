@@ -16,8 +16,7 @@
  * writes ranks down; tools/bench/prefix_trace.c. Concurrency: one thread. Failure: HILL_E_NOMEM;
  * nothing has changed then.
  */
-#ifndef HILL_PREFIX_CHUNK_TREE_H
-#define HILL_PREFIX_CHUNK_TREE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -102,5 +101,3 @@ void chunk_tree_remove(struct chunk_tree *tree, uint32_t slot);
 void chunk_tree_use(struct chunk_tree *tree, uint32_t slot);
 /* One below `slot`, or itself, that nothing follows. */
 uint32_t chunk_tree_leaf(const struct chunk_tree *tree, uint32_t slot);
-
-#endif

@@ -10,8 +10,7 @@
  * `wake` are called by the writer's, wake under its lock. Failure: a job that failed is kept until
  * it is taken; those behind it are done.
  */
-#ifndef HILL_PREFIX_CHUNK_WRITER_H
-#define HILL_PREFIX_CHUNK_WRITER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -69,5 +68,3 @@ uint64_t chunk_writer_done(struct chunk_writer *writer);
 uint32_t chunk_writer_flush_until(struct chunk_writer *writer, int64_t deadline_ns);
 /* The oldest job that failed, once. False: there is none. */
 bool chunk_writer_take_failed(struct chunk_writer *writer, struct chunk_job *out);
-
-#endif

@@ -12,8 +12,7 @@
  * worker. Concurrency: one thread calls; calls read files and write none. Failure: codes as
  * documented.
  */
-#ifndef HILL_PREFIX_DRIVE_STORE_H
-#define HILL_PREFIX_DRIVE_STORE_H
+#pragma once
 
 #include "prefix/chunk_file.h"
 #include "prefix/chunk_keys.h"
@@ -93,5 +92,3 @@ bool drive_store_takes(struct drive_store *store);
 uint64_t drive_store_given(struct drive_store *store);
 uint64_t drive_store_done(struct drive_store *store);
 void drive_store_wake(struct drive_store *store, void (*wake)(void *context), void *context);
-
-#endif

@@ -13,8 +13,7 @@
  * it: the coordinator. Concurrency: one thread. Failure: HILL_E_NOMEM, and the request is not
  * kept.
  */
-#ifndef HILL_PREFIX_PREFIX_STORE_H
-#define HILL_PREFIX_PREFIX_STORE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,5 +80,3 @@ static inline bool prefix_store_holds(const struct prefix_store *store, uint32_t
 /* A slot below n that is not taken, for a request that takes no prefix: one that holds nothing,
  * else the least recently used. n: there is none. */
 uint32_t prefix_store_slot(const struct prefix_store *store, uint32_t n, const bool *taken);
-
-#endif

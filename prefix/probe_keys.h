@@ -10,8 +10,7 @@
  * A value that is no number counts as the column's least. Who calls it: chunk_keys.c,
  * gpu_worker/selected.c, tests.
  */
-#ifndef HILL_PREFIX_PROBE_KEYS_H
-#define HILL_PREFIX_PROBE_KEYS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,5 +21,3 @@ uint64_t probe_keys_bytes(uint32_t n_tokens, uint32_t n_columns);
 void probe_keys_pack(const uint16_t *keys, uint32_t n_tokens, uint32_t n_columns, uint8_t *to);
 /* Off by half a step at most, and by FP16's rounding. */
 void probe_keys_unpack(const uint8_t *from, uint32_t n_tokens, uint32_t n_columns, uint16_t *keys);
-
-#endif

@@ -14,8 +14,7 @@
  * more, and goes by its worth. Who calls it: gpu_worker/selected.c. Concurrency: one thread.
  * Failure: HILL_E_NOMEM, HILL_E_INVALID (the cap holds no run).
  */
-#ifndef HILL_PREFIX_RUN_CACHE_H
-#define HILL_PREFIX_RUN_CACHE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,5 +43,3 @@ void run_cache_put(struct run_cache *cache, const struct run_name *name, double 
                    const void *entries);
 /* Its entries are wrong: they are not found any more. Nothing, if they are not there. */
 void run_cache_drop(struct run_cache *cache, const struct run_name *name);
-
-#endif

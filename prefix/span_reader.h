@@ -8,8 +8,7 @@
  * their lock. Failure: HILL_E_NOMEM; a job's code is what errno says, HILL_E_DAMAGED: the file is
  * too short.
  */
-#ifndef HILL_PREFIX_SPAN_READER_H
-#define HILL_PREFIX_SPAN_READER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ int span_reader_give(struct span_reader *reader, const struct span *spans, uint3
 /* 1: the job is done, and all before it; 0: not yet; or why one of its spans could not be read, or
  * one of a job before it. */
 int span_reader_done(struct span_reader *reader, uint64_t job);
-
-#endif

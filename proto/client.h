@@ -6,8 +6,7 @@
  * sent and not answered may be lost. Failure: HILL_E_PEER_GONE when no pipeline runs in the folder
  * or it stopped answering; why says which. Concurrency: one thread.
  */
-#ifndef HILL_PROTO_CLIENT_H
-#define HILL_PROTO_CLIENT_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -54,5 +53,3 @@ int client_status(struct client *client, int64_t patience_ms, Hill__Message **ou
                   struct hill_why *why);
 /* Ask for it to be heard, without waiting for the answer. */
 int client_ping(struct client *client, struct hill_why *why);
-
-#endif

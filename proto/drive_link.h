@@ -29,8 +29,7 @@
  * Who calls it: csd_agent/relay.c (connects), csd_agent/listen.c (listens). Concurrency: one thread
  * calls; the link's own thread has the sockets. Failure: codes, the reason in why.
  */
-#ifndef HILL_PROTO_DRIVE_LINK_H
-#define HILL_PROTO_DRIVE_LINK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -151,5 +150,3 @@ bool drive_link_is_up(struct drive_link *link);
 int drive_link_lost(struct drive_link *link, struct hill_why *why);
 /* Listening: the peer is told why (NULL: BYE), everything of it is dropped, another may come. */
 void drive_link_forget(struct drive_link *link, const char *why);
-
-#endif

@@ -10,8 +10,7 @@
  * field in why: the receiver counts it and answers with a Reply; it is never fatal. Who calls it:
  * every process. Concurrency: one thread per socket.
  */
-#ifndef HILL_PROTO_ENVELOPE_H
-#define HILL_PROTO_ENVELOPE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdbool.h>
@@ -72,5 +71,3 @@ void proto_set_csd_model(Hill__CsdModel *out, const struct csd_model *in);
 const char *proto_role_name(Hill__Role role);
 /* Of one among several of a role: "csd_agent_2". */
 const char *proto_worker_name(const Hill__WorkerStatus *worker);
-
-#endif

@@ -8,8 +8,7 @@
  * belong to whoever filled the struct: after epoch_settings_read to the message. Failure:
  * HILL_E_INVALID with the numbers. Concurrency: pure functions.
  */
-#ifndef HILL_PROTO_EPOCH_SETTINGS_H
-#define HILL_PROTO_EPOCH_SETTINGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -109,5 +108,3 @@ const char *epoch_speculate_name(Hill__Speculate speculate);
 int epoch_simd_parse(const char *name, Hill__Simd *out);
 int epoch_speculate_parse(const char *name, Hill__Speculate *out);
 int epoch_placement_parse(const char *name, Hill__Placement *out);
-
-#endif

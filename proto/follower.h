@@ -9,8 +9,7 @@
  * socket, and say how the connection is. Concurrency: one thread; nothing blocks. Failure: what
  * proto_send says, HILL_E_NOMEM, and HILL_E_TIMEOUT for a coordinator that does not come back.
  */
-#ifndef HILL_PROTO_FOLLOWER_H
-#define HILL_PROTO_FOLLOWER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -54,5 +53,3 @@ int follower_take(struct follower *f, const Hill__Message *message);
 /* Time has passed: enum follower_news; HILL_E_TIMEOUT: it was away for longer than recovery_ms. */
 int follower_watch(struct follower *f, const struct follower_line *line, int64_t now_ns);
 void follower_finish(struct follower *f);
-
-#endif

@@ -12,8 +12,7 @@
  * The coordinator's fresh segment is zeroed; the scorer, which takes part in every ring, lays the
  * rings out (layout_init); the others wait until the rings' magic appears (layout_open).
  */
-#ifndef HILL_PROTO_LAYOUT_H
-#define HILL_PROTO_LAYOUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -92,5 +91,3 @@ int layout_open(struct shm_ring_end *end, void *payload, uint64_t bytes,
                 const struct layout_input *in, enum layout_ring ring, enum layout_party party);
 
 const char *layout_ring_name(enum layout_ring ring);
-
-#endif

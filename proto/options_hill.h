@@ -9,8 +9,7 @@
  * Failure: as options.h; impossible pairs are refused here. Texts in the structs belong to the
  * options they were read from. Concurrency: none (start-up).
  */
-#ifndef HILL_PROTO_OPTIONS_HILL_H
-#define HILL_PROTO_OPTIONS_HILL_H
+#pragma once
 
 #include "base/log.h"
 #include "base/options.h"
@@ -115,5 +114,3 @@ int hill_state_dir(char out[HILL_PATH_BYTES], const struct options *options, str
 
 enum hill_log_level hill_log_option(const struct options *options);
 const char *hill_log_level_name(const struct options *options);
-
-#endif

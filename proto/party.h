@@ -17,8 +17,7 @@
  * party. Failure: each number is checked against the memory that is really there; the reason is in
  * why, and nothing stays mapped. A wait ends at its deadline, or with what `waiting` says.
  */
-#ifndef HILL_PROTO_PARTY_H
-#define HILL_PROTO_PARTY_H
+#pragma once
 
 #include "proto/epoch_settings.h"
 #include "shm/arena.h"
@@ -84,5 +83,3 @@ int party_beside(struct party *out, enum layout_party who, const struct party *p
                  struct hill_why *why);
 /* Close and unmap. Safe on a zeroed struct, which it leaves. */
 void party_leave(struct party *p);
-
-#endif

@@ -16,8 +16,7 @@
  * - score, agent to scorer: SCORE_BLOCK;
  * - completion, agent to scorer: COMPLETION, one for every command.
  */
-#ifndef HILL_PROTO_RECORDS_H
-#define HILL_PROTO_RECORDS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -465,5 +464,3 @@ const char *record_name(uint32_t type);
 
 /* How a sequence's tokens are to be selected. */
 struct kv_selection_settings record_selection_settings(const struct record_seq_begin *r);
-
-#endif

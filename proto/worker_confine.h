@@ -7,13 +7,10 @@
  * line). GPU worker and CSD agent run OpenCL drivers, which open devices and caches of their own
  * and start the linker: they keep files and exec. docs/hardening.md has the table.
  */
-#ifndef HILL_PROTO_WORKER_CONFINE_H
-#define HILL_PROTO_WORKER_CONFINE_H
+#pragma once
 
 #include "base/harden.h"
 #include "proto/envelope.h"
 
 /* text: what holds from now on. */
 void worker_confine(Hill__Role role, char text[HARDEN_TEXT_BYTES]);
-
-#endif

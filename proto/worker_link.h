@@ -9,8 +9,7 @@
  * process group). Who calls it: main.c of gpu_worker, cpu_scorer, csd_agent; the mailbox by the
  * data loop's thread only. Sockets: ipc://<run folder>/worker.sock and heartbeat.sock.
  */
-#ifndef HILL_PROTO_WORKER_LINK_H
-#define HILL_PROTO_WORKER_LINK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -70,5 +69,3 @@ void worker_link_set_live(struct worker_link *link, Hill__SequenceStats *const *
 
 /* Sends what is queued (up to a second), stops the thread, closes. NULL allowed. */
 void worker_link_close(struct worker_link *link);
-
-#endif

@@ -5,8 +5,7 @@
  * loop takes part. Failure: without memory the answer carries a code and no events; whoever asked
  * may die: tracing ends by itself WORKER_TRACE_LEASE_MS after the last request.
  */
-#ifndef HILL_PROTO_WORKER_TRACE_H
-#define HILL_PROTO_WORKER_TRACE_H
+#pragma once
 
 #include "proto/worker_link.h"
 
@@ -21,5 +20,3 @@ bool worker_trace_take(struct worker_link *link, worker_trace_send *send, Hill__
 
 /* Now and then: end what nobody asks for any more. */
 void worker_trace_tick(int64_t now_ns);
-
-#endif

@@ -21,8 +21,7 @@
  * reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything
  * of it is used.
  */
-#ifndef HILL_RECORDING_RECORDING_H
-#define HILL_RECORDING_RECORDING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -120,5 +119,3 @@ bool recording_next(struct recording_file *f, struct recording_event *event);
 void recording_rewind(struct recording_file *f);
 /* Safe on a zeroed struct. */
 void recording_finish(struct recording_file *f);
-
-#endif

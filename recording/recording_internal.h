@@ -1,6 +1,5 @@
 /* recording/recording_internal.h - what the reading and the writing side of recording.h share. */
-#ifndef HILL_RECORDING_RECORDING_INTERNAL_H
-#define HILL_RECORDING_RECORDING_INTERNAL_H
+#pragma once
 
 #include "kv/plane.h"
 #include "recording/recording.h"
@@ -30,5 +29,3 @@ static inline uint32_t recording_window_bytes(const struct epoch_settings *s)
 
 uint64_t recording_frame_check(const struct recording_frame *frame, const void *payload,
                                uint64_t padded_bytes, uint64_t number);
-
-#endif

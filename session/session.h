@@ -18,8 +18,7 @@
  * and the file's length were found right; entries are given out before the checksum of their layer
  * is known, and the read that ends the layer fails when it is wrong.
  */
-#ifndef HILL_SESSION_SESSION_H
-#define HILL_SESSION_SESSION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -116,5 +115,3 @@ void session_pass(struct session_file *file, uint32_t n);
 int session_read_masses(struct session_file *file, uint32_t n, float *masses, struct hill_why *why);
 /* Have the kernel read what follows ahead of us. */
 void session_read_ahead(const struct session_file *file, uint64_t bytes);
-
-#endif

@@ -11,8 +11,7 @@
  * buffer is free again and at the end. Failure: session_writer_state says what and why; FILE.saving
  * is removed then, and by a close before the end.
  */
-#ifndef HILL_SESSION_SESSION_WRITER_H
-#define HILL_SESSION_SESSION_WRITER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -42,5 +41,3 @@ void session_writer_close(struct session_writer *writer);
 /* A writer's process may have been killed: remove the FILE.saving that it left, unless another
  * writer is at work on it. */
 void session_writer_clear(const char *path);
-
-#endif

@@ -7,8 +7,7 @@
  * died a new one starts with all slots free (shm_arena_own).
  * Concurrency: take/give by the owner's thread; generation and slot pointers by anyone.
  */
-#ifndef HILL_SHM_ARENA_H
-#define HILL_SHM_ARENA_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -75,5 +74,3 @@ static inline uint32_t shm_arena_generation(const struct shm_arena *arena, uint3
     /* acquire: pairs with the release in give; what was written before is seen */
     return atomic_load_explicit(&arena->generations[slot], memory_order_acquire);
 }
-
-#endif

@@ -14,8 +14,7 @@
  * threads may wait on one doorbell. A doorbell works between processes (in a segment) and within
  * one (in private memory).
  */
-#ifndef HILL_SHM_DOORBELL_H
-#define HILL_SHM_DOORBELL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -46,5 +45,3 @@ bool shm_doorbell_asleep(const struct shm_doorbell *bell);
  * the bell). */
 int shm_doorbell_wait(struct shm_doorbell *bell, uint32_t seen, int64_t deadline_ns,
                       int64_t spin_ns);
-
-#endif

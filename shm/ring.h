@@ -18,8 +18,7 @@
  * Ownership: payload pointers are valid until publish (producer) or release (consumer).
  * Who calls it: workers. Concurrency: one thread per end.
  */
-#ifndef HILL_SHM_RING_H
-#define HILL_SHM_RING_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -177,5 +176,3 @@ bool shm_ring_peer_alive(struct shm_ring_end *end);
  * Producer: the same for payload_bytes of room; flushes first. HILL_E_DAMAGED and HILL_E_INVALID as
  * in peek and reserve. Checks the peer's life about every 100 ms. */
 int shm_ring_wait(struct shm_ring_end *end, uint32_t payload_bytes, int64_t deadline_ns);
-
-#endif

@@ -9,8 +9,7 @@
  * (acquire); pages are really allocated at creation, so that a full /dev/shm is an error code and
  * never SIGBUS. Who calls it: all processes. Concurrency: calls on one struct by one thread.
  */
-#ifndef HILL_SHM_SEGMENT_H
-#define HILL_SHM_SEGMENT_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -97,5 +96,3 @@ uint64_t shm_segment_held(const char *name);
  * caller holds the run folder's lock. All are tried. keep_epoch: those with its number in their
  * names stay; 0: none do. Returns how many were removed, or a negative code. */
 int shm_segment_reap(uint64_t run_id, uint32_t keep_epoch);
-
-#endif

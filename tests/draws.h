@@ -4,8 +4,7 @@
  * A linear congruential generator (Knuth's MMIX) whose upper bits are used: the same numbers on
  * every machine. For test programs; each file that includes this has draws of its own.
  */
-#ifndef HILL_TESTS_DRAWS_H
-#define HILL_TESTS_DRAWS_H
+#pragma once
 
 #include <stdint.h>
 #include <stdio.h>
@@ -32,5 +31,3 @@ static inline uint32_t draw(uint32_t below)
 {
     return draw_from(&draws, below);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * tests/filter.h - HILL_TEST_FILTER=PATTERN in the environment: only those tests of the program
  * (* and ? as in a shell). A rig that every test of a device shares includes this once.
  */
-#ifndef HILL_TESTS_FILTER_H
-#define HILL_TESTS_FILTER_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,5 +16,3 @@ __attribute__((constructor)) static void filter_tests(void)
 {
     cmocka_set_test_filter(getenv("HILL_TEST_FILTER"));
 }
-
-#endif

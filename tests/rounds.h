@@ -5,13 +5,10 @@
  * them. A sanitizer makes a round up to twenty times as slow and looks at the same lines in each:
  * it tries a part.
  */
-#ifndef HILL_TESTS_ROUNDS_H
-#define HILL_TESTS_ROUNDS_H
+#pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TEST_ROUNDS(n) (((n) + 3) / 4)
 #else
 #define TEST_ROUNDS(n) (n)
-#endif
-
 #endif

@@ -11,8 +11,7 @@
  * test bench, tests/csd_agent/test_hls_score.c. Concurrency: one launch at a time. Failure: none; a
  * shape beyond the limits below must not be given.
  */
-#ifndef HILL_CSD_AGENT_FPGA_HLS_SCORE_H
-#define HILL_CSD_AGENT_FPGA_HLS_SCORE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -36,5 +35,3 @@ void hill_score_int8(const uint32_t *digests, const uint32_t *runs, const uint32
 void hill_score_int4(const uint32_t *digests, const uint32_t *runs, const uint32_t *query,
                      uint32_t n_runs, uint32_t n_kv_heads, uint32_t head_words, uint32_t importance,
                      uint16_t *scores);
-
-#endif

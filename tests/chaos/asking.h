@@ -9,8 +9,7 @@
  * Who calls it: chaos.c. Failure: what a coordinator refuses ends the process with a line.
  * Concurrency: one thread.
  */
-#ifndef TESTS_CHAOS_ASKING_H
-#define TESTS_CHAOS_ASKING_H
+#pragma once
 
 #include "proto/client.h"
 
@@ -55,5 +54,3 @@ struct asked *asking_find(struct asking *a, uint64_t id);
 bool asking_text(const struct asking *a, struct asked *r, const Hill__Text *text);
 /* Its Summary is here: its token log may go. */
 void asking_over(struct asking *a, struct asked *r);
-
-#endif

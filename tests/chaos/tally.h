@@ -3,8 +3,7 @@
  *
  * Who calls it: chaos.c. Failure: no memory ends the process. Concurrency: one thread.
  */
-#ifndef TESTS_CHAOS_TALLY_H
-#define TESTS_CHAOS_TALLY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,5 +53,3 @@ void tally_add(struct tally *tally, const struct sample *sample);
 /* "samples":[...] without braces around it: null is what was not seen. */
 void tally_print_json(const struct tally *tally, FILE *to);
 void tally_finish(struct tally *tally);
-
-#endif

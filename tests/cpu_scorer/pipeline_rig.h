@@ -6,8 +6,7 @@
  * the GPU worker (rig_gpu.c). Rings are tiny, so that back-pressure and wrap-around happen all the
  * time. The GPU worker's oracle (rig_oracle.c) scores all tokens from its own copy and sorts.
  */
-#ifndef HILL_TESTS_CPU_SCORER_PIPELINE_RIG_H
-#define HILL_TESTS_CPU_SCORER_PIPELINE_RIG_H
+#pragma once
 
 #include "tests/cpu_scorer/rig_agent.h"
 
@@ -213,5 +212,3 @@ void oracle_check_answer(struct rig_request *q, uint32_t layer, uint32_t n, cons
 /* How much of what the exact query chooses its guess had chosen. */
 void oracle_recall(struct rig_request *q, uint32_t layer, uint32_t n, const float *guess,
                    const float *exact);
-
-#endif

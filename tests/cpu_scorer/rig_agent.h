@@ -4,8 +4,7 @@
  * It keeps its own memory and scores with kv_score_reference; it takes background records late and
  * answers DEMOTEs out of order, as a real one may. It runs in a thread of its own.
  */
-#ifndef HILL_TESTS_CPU_SCORER_RIG_AGENT_H
-#define HILL_TESTS_CPU_SCORER_RIG_AGENT_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -105,5 +104,3 @@ uint32_t rig_random(uint64_t *state, uint32_t below);
 
 /* The agent's thread; arg is its struct rig_agent. Ends once stop is set. */
 void *rig_agent_main(void *arg);
-
-#endif

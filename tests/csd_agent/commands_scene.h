@@ -2,8 +2,7 @@
  * tests/csd_agent/commands_scene.h - the agent's command loop in a thread of its own, the test as
  * scorer at the other end of real rings; shared by the tests of commands.c.
  */
-#ifndef HILL_TESTS_CSD_AGENT_COMMANDS_SCENE_H
-#define HILL_TESTS_CSD_AGENT_COMMANDS_SCENE_H
+#pragma once
 
 #include "tests/csd_agent/fixture.h"
 
@@ -122,5 +121,3 @@ struct record_completion collect_fetch(struct scene *s, const struct wanted *w);
 
 /* Both; count 0: there are none. */
 struct record_completion fetch_some(struct scene *s, uint32_t sequence, uint32_t layer);
-
-#endif

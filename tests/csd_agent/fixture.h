@@ -3,8 +3,7 @@
  * away, and a model of the cold pool in plain arrays, which is the oracle: it knows neither pages
  * nor stripes' places nor batches.
  */
-#ifndef HILL_TESTS_CSD_AGENT_FIXTURE_H
-#define HILL_TESTS_CSD_AGENT_FIXTURE_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -97,5 +96,3 @@ void model_trim(struct model *m, uint32_t sequence);
 uint8_t *model_groups(const struct model *m, uint32_t first, uint32_t n);
 
 uint16_t model_score(const struct model *m, const struct kv_query *query, uint32_t slot);
-
-#endif

@@ -2,8 +2,7 @@
  * tests/csd_agent/pool_scene.h - a cold pool, its model in arrays (fixture.h), and commands that
  * are carried out on both and compared. Who uses it: the tests of the pool without its rings.
  */
-#ifndef HILL_TESTS_CSD_AGENT_POOL_SCENE_H
-#define HILL_TESTS_CSD_AGENT_POOL_SCENE_H
+#pragma once
 
 #include "tests/csd_agent/fixture.h"
 
@@ -37,5 +36,3 @@ void pool_scene_query(struct pool_scene *s, uint32_t sequence, uint32_t layer);
 uint64_t pool_scene_query_reads(struct pool_scene *s);
 /* The same: the pool's status. */
 int pool_scene_query_status(struct pool_scene *s, struct hill_why *why);
-
-#endif

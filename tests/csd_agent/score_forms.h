@@ -2,8 +2,7 @@
  * tests/csd_agent/score_forms.h - the scoring device in each of its forms, and keys that are at an
  * end of a range. Who uses it: the tests of the kernels.
  */
-#ifndef HILL_TESTS_CSD_AGENT_SCORE_FORMS_H
-#define HILL_TESTS_CSD_AGENT_SCORE_FORMS_H
+#pragma once
 
 #include "csd_agent/score_device.h"
 #include "tests/csd_agent/fixture.h"
@@ -20,5 +19,3 @@ struct score_device *score_form_create(const struct kv_geometry *g, enum score_f
  * middle of it: zeros, denormals, saturation, infinities, NaN. */
 #define EXTREME_KEYS 484u
 void extreme_key(const struct kv_geometry *g, uint32_t i, uint16_t *key);
-
-#endif

@@ -1,6 +1,5 @@
 /* tests/fuzz/file_seeds.h - the two halves of make_seeds. */
-#ifndef TESTS_FUZZ_FILE_SEEDS_H
-#define TESTS_FUZZ_FILE_SEEDS_H
+#pragma once
 
 #include "tests/model/gguf_writer.h"
 
@@ -10,5 +9,3 @@ void seed_failed(const char *what);
 
 /* file_seeds.c: all that it has. */
 void file_seeds(void);
-
-#endif

@@ -2,8 +2,7 @@
  * tests/fuzz/memory_file.h - an input as a file with a path, without a disk: shared by harnesses of
  * what is opened by name. Failure aborts. Concurrency: one thread.
  */
-#ifndef TESTS_FUZZ_MEMORY_FILE_H
-#define TESTS_FUZZ_MEMORY_FILE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ static inline const char *sealed_file(const uint8_t *data, size_t size,
     free(bytes);
     return path;
 }
-
-#endif

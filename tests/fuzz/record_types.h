@@ -2,8 +2,7 @@
  * tests/fuzz/record_types.h - the record types and geometries that the first two bytes of an input
  * of fuzz_records choose from; shared by the harness and the seed maker.
  */
-#ifndef TESTS_FUZZ_RECORD_TYPES_H
-#define TESTS_FUZZ_RECORD_TYPES_H
+#pragma once
 
 #include "proto/records.h"
 
@@ -22,5 +21,3 @@ static const struct kv_geometry fuzz_geometries[] = {
     {.n_layers = 3, .n_heads = 9, .n_kv_heads = 3, .head_dim = 5},
 };
 #define FUZZ_N_GEOMETRIES (sizeof(fuzz_geometries) / sizeof(fuzz_geometries[0]))
-
-#endif

@@ -2,8 +2,7 @@
  * tests/fuzz/session_seed.h - what byte 0 of an input of fuzz_session, fuzz_trace, fuzz_recording
  * and fuzz_token_log says; shared by the harnesses and the seed maker.
  */
-#ifndef TESTS_FUZZ_SESSION_SEED_H
-#define TESTS_FUZZ_SESSION_SEED_H
+#pragma once
 
 #define FUZZ_SESSION_HEADER 1u /* its checksum is made right */
 #define FUZZ_SESSION_TOKENS 2u
@@ -14,5 +13,3 @@
 #define FUZZ_SEAL_PARTS  2u /* records of a trace or of a token log; frames of a recording */
 
 #define FUZZ_LOG_RUN_ID 77u
-
-#endif

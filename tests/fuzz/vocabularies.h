@@ -2,8 +2,7 @@
  * tests/fuzz/vocabularies.h - small vocabularies of every family, made once; for fuzz_tokenizer.
  * Failure aborts. Concurrency: one thread.
  */
-#ifndef TESTS_FUZZ_VOCABULARIES_H
-#define TESTS_FUZZ_VOCABULARIES_H
+#pragma once
 
 #include "model/tokenizer.h"
 #include "tests/model/tiny_model.h"
@@ -72,5 +71,3 @@ static inline const struct tokenizer *vocabulary(unsigned which)
     writer_free(&w);
     return made[which];
 }
-
-#endif

@@ -2,8 +2,7 @@
  * tests/gpu_worker/engine_device.h - the one OpenCL device of an engine's test program
  * ($HILL_DEVICE or the first), opened and closed around all of its tests, and engines on it.
  */
-#ifndef TESTS_GPU_WORKER_ENGINE_DEVICE_H
-#define TESTS_GPU_WORKER_ENGINE_DEVICE_H
+#pragma once
 
 #include "tests/gpu_worker/engine_run.h"
 #include "tests/gpu_worker/random_model.h"
@@ -26,5 +25,3 @@ struct engine *make_engine_with(const struct random_model *m, bool groups);
 
 /* Random ones. */
 void make_tokens(uint32_t *tokens, uint32_t n, uint32_t n_vocab, uint64_t seed);
-
-#endif

@@ -3,8 +3,7 @@
  * host and every step attends over all of them (or over a layer's window), in slots of the test's
  * choosing.
  */
-#ifndef TESTS_GPU_WORKER_ENGINE_RUN_H
-#define TESTS_GPU_WORKER_ENGINE_RUN_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,5 +57,3 @@ void run_read_in_place(struct engine_run *run);
 void run_step(struct engine_run *run, uint32_t token);
 
 uint32_t run_greedy(const struct engine_run *run);
-
-#endif

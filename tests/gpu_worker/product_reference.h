@@ -2,8 +2,7 @@
  * tests/gpu_worker/product_reference.h - a product with a row of a quantised tensor in plain C, in
  * the order of sums that gpu_worker/product.cl states, from the row as it lies in the file.
  */
-#ifndef TESTS_GPU_WORKER_PRODUCT_REFERENCE_H
-#define TESTS_GPU_WORKER_PRODUCT_REFERENCE_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -71,5 +70,3 @@ static inline float reference_quantised(const struct block_format *f, const uint
     }
     return y;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * kept in memory twice: as the file that is given to the engine, and as float matrices for the
  * oracle.
  */
-#ifndef TESTS_GPU_WORKER_RANDOM_MODEL_H
-#define TESTS_GPU_WORKER_RANDOM_MODEL_H
+#pragma once
 
 #include <math.h>
 
@@ -65,5 +64,3 @@ void random_model_make(struct random_model *m, const struct random_shape *s, uin
 void random_model_make_windowed(struct random_model *m, uint64_t seed, uint32_t window);
 
 void random_model_free(struct random_model *m);
-
-#endif

@@ -3,8 +3,7 @@
  * token after the other: the oracle of the engine. It shares no code with it. K and V are rounded
  * to FP16, as entries are, nothing else is.
  */
-#ifndef TESTS_GPU_WORKER_REFERENCE_H
-#define TESTS_GPU_WORKER_REFERENCE_H
+#pragma once
 
 #include "tests/gpu_worker/random_model.h"
 
@@ -25,5 +24,3 @@ void reference_free(struct reference *r);
 
 /* One more token; r->logits follow. seen: of every layer, see reference_attend. */
 void reference_token(struct reference *r, uint32_t token, const uint8_t *seen);
-
-#endif

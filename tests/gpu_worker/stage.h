@@ -8,8 +8,7 @@
  * checks the order of what it is sent. A lane is a sequence and the request that runs on it.
  * Single-threaded: stage_pump does what is to be done.
  */
-#ifndef TESTS_GPU_WORKER_STAGE_H
-#define TESTS_GPU_WORKER_STAGE_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -117,5 +116,3 @@ void stage_open(struct stage *s, const struct random_shape *shape, const char *p
 
 /* The worker's exit status after SIGTERM. */
 int stage_close(struct stage *s);
-
-#endif

@@ -1,7 +1,6 @@
 /* tests/kv/digests.h - a token's digest of all heads: mantissas [key dims], exponents
  * [n_kv_heads]. */
-#ifndef TESTS_KV_DIGESTS_H
-#define TESTS_KV_DIGESTS_H
+#pragma once
 
 #include "kv/group.h"
 
@@ -20,5 +19,3 @@ static inline void kv_digest_get(const struct kv_geometry *g, const uint8_t *gro
         exponents[h] =
             kv_digest_get_head(g, groups, index, h, mantissas + (uint64_t)h * g->head_dim);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * tests/kv/half.h - what the bits of an FP16 are in double, worked from the definition. Infinities
  * and NaN are the largest finite value, as the product takes them.
  */
-#ifndef TESTS_KV_HALF_H
-#define TESTS_KV_HALF_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@ static inline double half_value(uint16_t bits)
     double size = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
     return bits & 0x8000 ? -size : size;
 }
-
-#endif

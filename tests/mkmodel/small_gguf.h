@@ -5,8 +5,7 @@
  * Reads a whole file into memory; asserts (cmocka) on anything it does not expect. Tests only, one
  * thread.
  */
-#ifndef HILL_TESTS_SMALL_GGUF_H
-#define HILL_TESTS_SMALL_GGUF_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,5 +61,3 @@ size_t small_tensor_bytes(const struct small_tensor *t);
 
 /* All items, malloc'ed; fails the test when the tensor is absent or outside the file. */
 float *small_load(const struct small_gguf *g, const char *name);
-
-#endif

@@ -3,8 +3,7 @@
  * and sharing nothing with model/gguf.c. It writes what it is told, sound or not. Out of memory
  * aborts.
  */
-#ifndef TESTS_MODEL_GGUF_WRITER_H
-#define TESTS_MODEL_GGUF_WRITER_H
+#pragma once
 
 #include <stdint.h>
 #include <stdio.h>
@@ -71,5 +70,3 @@ int open_writer(struct gguf_file **out, struct writer *w, struct hill_why *why);
 
 /* xorshift64*: the same numbers everywhere. */
 uint64_t next_random(uint64_t *state);
-
-#endif

@@ -2,8 +2,7 @@
  * tests/model/tiny_model.h - a whole little Llama-architecture GGUF with a byte-level vocabulary,
  * for damage and shape tests.
  */
-#ifndef TESTS_MODEL_TINY_MODEL_H
-#define TESTS_MODEL_TINY_MODEL_H
+#pragma once
 
 #include "tests/model/gguf_writer.h"
 
@@ -29,5 +28,3 @@ void tiny_counts(struct writer *w);
 void tiny_tensors(struct writer *w, const char *skip);
 
 void tiny_vocabulary(struct writer *w);
-
-#endif

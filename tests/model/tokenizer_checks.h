@@ -2,8 +2,7 @@
  * tests/model/tokenizer_checks.h - shared steps of the tokenizer tests: open from a writer, encode,
  * compare.
  */
-#ifndef TESTS_MODEL_TOKENIZER_CHECKS_H
-#define TESTS_MODEL_TOKENIZER_CHECKS_H
+#pragma once
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ uint64_t test_seed(void);
 
 /* Random bytes that are partly text, partly sound UTF-8, partly neither. */
 uint64_t random_text(uint64_t *state, char *out, uint64_t most);
-
-#endif

@@ -1,6 +1,5 @@
 /* tests/pool/directory_write.h - one record of a pool's directory, written at once. */
-#ifndef TESTS_POOL_DIRECTORY_WRITE_H
-#define TESTS_POOL_DIRECTORY_WRITE_H
+#pragma once
 
 #include <stdlib.h>
 
@@ -19,5 +18,3 @@ static inline int pool_directory_write(const struct pool_directory *d,
     free(pages);
     return rc;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * tests/proto/configure.h - small settings that fit a layout, for tests of recordings, which begin
  * with a Configure, and of who enters an epoch. Pure.
  */
-#ifndef HILL_TESTS_PROTO_CONFIGURE_H
-#define HILL_TESTS_PROTO_CONFIGURE_H
+#pragma once
 
 #include "proto/epoch_settings.h"
 
@@ -25,5 +24,3 @@ static inline struct epoch_settings make_settings(const struct layout_input *lay
                                    .staging_slots = 64,
                                    .block_tokens = 16};
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Both ends derive it on their own, so that no record has to carry its expectation. Shares no code
  * with shm/. Concurrency: stateless.
  */
-#ifndef HILL_TESTS_SHM_ORACLE_H
-#define HILL_TESTS_SHM_ORACLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,5 +21,3 @@ uint32_t oracle_size(uint64_t seed, uint64_t i, uint32_t max);
 void oracle_fill(uint64_t seed, uint64_t i, uint8_t *bytes, uint32_t size);
 
 bool oracle_matches(uint64_t seed, uint64_t i, const uint8_t *bytes, uint32_t size);
-
-#endif

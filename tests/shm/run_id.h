@@ -9,8 +9,7 @@
  * the same way. Who calls it: tests that create segments, in their main thread (its death is what
  * the keeper is told of).
  */
-#ifndef HILL_TESTS_SHM_RUN_ID_H
-#define HILL_TESTS_SHM_RUN_ID_H
+#pragma once
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -32,5 +31,3 @@ void test_die_with_parent(pid_t parent);
 
 /* The same one each time in a process. */
 uint64_t test_run_id(void);
-
-#endif

@@ -8,8 +8,7 @@
  * before the last begins. Who calls it: bench_batch.c, bench_gaps.c. Failure: bench_fail(), also
  * when nothing arrives for a minute. Concurrency: one thread.
  */
-#ifndef HILL_BENCH_CLIENTS_H
-#define HILL_BENCH_CLIENTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ clients_enough clients_all_over, clients_first_token, clients_second_began;
  * to the moment that the first of them has its last; at least `least` steps of all must lie in
  * between. */
 double clients_together(const char *prompt, uint32_t n, uint32_t predict, uint32_t least);
-
-#endif

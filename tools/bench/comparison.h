@@ -9,8 +9,7 @@
  * over that of the method named in `against`. Who calls it: bench_policies.c, bench_ablation.c.
  * Concurrency: one thread. Failure: bench_fail.
  */
-#ifndef HILL_BENCH_COMPARISON_H
-#define HILL_BENCH_COMPARISON_H
+#pragma once
 
 #include "tools/bench/point.h"
 #include "base/csd_model.h"
@@ -82,5 +81,3 @@ uint32_t comparison_steps(const struct bench_options *o, uint32_t usual);
 void comparison_print(const struct comparison *c);
 /* What its columns mean, once for all tables. */
 void comparison_print_legend(void);
-
-#endif

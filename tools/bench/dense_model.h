@@ -5,8 +5,7 @@
  * Who calls it: bench_decode.c, bench_prefill.c, bench_batch.c, bench_gaps.c, bench_speculation.c,
  * bench_placement.c. Concurrency: none. Failure: bench_fail().
  */
-#ifndef HILL_BENCH_DENSE_MODEL_H
-#define HILL_BENCH_DENSE_MODEL_H
+#pragma once
 
 #include "tools/bench/harness.h"
 
@@ -28,5 +27,3 @@
 void dense_model_make(const char *name);
 /* The figure's folder and programs (pipeline_prepare_folder), and this model as model.gguf. */
 void dense_model_prepare(const struct bench_options *o);
-
-#endif

@@ -11,8 +11,7 @@
  * the paper's Eq. 2 (evaluation, then transfer). Who calls it: the figure "policies";
  * tests/bench/test_formula.c compares with numbers worked by hand. Concurrency and failure: none.
  */
-#ifndef HILL_BENCH_FORMULA_H
-#define HILL_BENCH_FORMULA_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -58,5 +57,3 @@ double formula_step(const struct formula_native *native, const struct formula_ti
 #define FORMULA_CLOCK_SHARE 0.7
 #define FORMULA_PORT        13.6 /* GB/s */
 double formula_scoring_rate(const struct kv_geometry *g);
-
-#endif

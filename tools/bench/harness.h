@@ -8,8 +8,7 @@
  * Who calls it: the figures. Failure: bench_fail() ends the process with status 1 and one line.
  * Concurrency: bench_parallel starts its threads and waits for them; the rest is for one thread.
  */
-#ifndef HILL_BENCH_HARNESS_H
-#define HILL_BENCH_HARNESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -89,5 +88,3 @@ void bench_unpin(void);
 uint64_t bench_random(uint64_t *state);
 
 void bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
-
-#endif

@@ -10,8 +10,7 @@
  * Concurrency: one figure at a time. Failure: bench_fail(); lines that are no such JSON are passed
  * over.
  */
-#ifndef HILL_BENCH_KEPT_ROUNDS_H
-#define HILL_BENCH_KEPT_ROUNDS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -41,5 +40,3 @@ void kept_rounds_note_commits(char *commits, size_t room, const char *more);
 
 /* Forget the rounds of a test, whatever their settings. */
 void kept_rounds_drop(const struct kept_test *t);
-
-#endif

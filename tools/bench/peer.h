@@ -9,8 +9,7 @@
  * bench_prefill.c (the first peer alone, on model.gguf of the figure's folder), bench_models.c.
  * Concurrency: one thread. Failure: bench_fail() when a program gives no number.
  */
-#ifndef HILL_BENCH_PEER_H
-#define HILL_BENCH_PEER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ double peer_decode_of(uint32_t index, const char *model, const char *flags, cons
                       const char *state, uint32_t depth, uint32_t steps);
 /* The first peer's, of NAME.txt and a state in the figure's folder. */
 double peer_decode(const char *prompt, uint32_t depth, uint32_t steps);
-
-#endif

@@ -9,8 +9,7 @@
  * Who calls it: the figures. Concurrency: one at a time. Failure: picture_write answers false where
  * gnuplot is missing or fails; the figure goes on without.
  */
-#ifndef HILL_BENCH_PICTURE_H
-#define HILL_BENCH_PICTURE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ bool picture_write(const struct picture *picture);
 
 /* picture_write and, where there is one now, a line of Markdown on stdout that shows it. */
 void picture_show(const struct picture *picture);
-
-#endif

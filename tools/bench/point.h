@@ -21,8 +21,7 @@
  * Who calls it: comparison.c, policy_bytes.c. Concurrency: one point at a time. Failure:
  * bench_fail; what was started and written is stopped and removed at exit.
  */
-#ifndef HILL_BENCH_POINT_H
-#define HILL_BENCH_POINT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -116,5 +115,3 @@ struct kv_geometry point_geometry(void);
 
 /* Is this point asked for? $POINTS: words "[POLICY:]LENGTHxBATCH"; without it all are. */
 bool point_asked(const char *policy, uint32_t tokens, uint32_t rows);
-
-#endif

@@ -2,8 +2,7 @@
  * tools/bench/point_run.h - what point.c does for point_kept.c: a point's pipeline and its answer.
  * Concurrency and failure: point.h.
  */
-#ifndef HILL_BENCH_POINT_RUN_H
-#define HILL_BENCH_POINT_RUN_H
+#pragma once
 
 #include <jansson.h>
 
@@ -16,5 +15,3 @@ void point_make_session(const struct point *p);
  * reference. */
 json_t *point_answer(const struct point *p);
 void point_read(json_t *answer, const struct point *p, struct point_result *result);
-
-#endif

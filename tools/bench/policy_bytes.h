@@ -6,12 +6,9 @@
  * RESUME=1 keeps those that there are (tools/bench/README.md). Concurrency: one thread. Failure: as
  * point.h.
  */
-#ifndef HILL_BENCH_POLICY_BYTES_H
-#define HILL_BENCH_POLICY_BYTES_H
+#pragma once
 
 #include "tools/bench/harness.h"
 
 /* Measure what is asked for, and print the part of the section. After point_prepare. */
 void policy_bytes(const struct bench_options *o);
-
-#endif

@@ -10,8 +10,7 @@
  * an answer leaves is seen when a later prompt brings it. Who calls it: bench_eviction.c,
  * tests/bench. Concurrency: one thread. Failure: bench_fail().
  */
-#ifndef HILL_BENCH_PREFIX_TRACE_H
-#define HILL_BENCH_PREFIX_TRACE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -57,5 +56,3 @@ void prefix_trace_free(struct prefix_trace *trace);
 /* With room for so many chunks. */
 struct trace_score prefix_trace_play(const struct prefix_trace *trace, enum trace_rule rule,
                                      uint32_t n_slots);
-
-#endif

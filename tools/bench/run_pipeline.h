@@ -8,8 +8,7 @@
  * dense_model.c, peer.c. Concurrency: one thread. Failure: bench_fail() in all of them; what was
  * started and written is stopped and removed at exit.
  */
-#ifndef HILL_BENCH_RUN_PIPELINE_H
-#define HILL_BENCH_RUN_PIPELINE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -73,5 +72,3 @@ struct pipeline_answer pipeline_ask(const char *prompt, uint32_t predict);
 
 /* Steps a second: the first token comes out of the prompt, each further one out of a step. */
 double pipeline_decode_speed(const struct pipeline_answer *a);
-
-#endif

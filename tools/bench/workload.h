@@ -15,8 +15,7 @@
  * it. Concurrency: one thread. Failure: what is not there is said in `missing`, for a figure to go
  * on without it; the rest is bench_fail().
  */
-#ifndef HILL_BENCH_WORKLOAD_H
-#define HILL_BENCH_WORKLOAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ bool workload_has_session(const struct workload *w, const char *policy);
 /* Make it unless it is there, with a pipeline of its own (none may run). False: the text is not
  * there or too short, and `missing` says so. */
 bool workload_make_session(struct workload *w, const char *policy);
-
-#endif

@@ -10,8 +10,7 @@
  * person (HILL_E_CANCELLED: a signal; the requests are cancelled) ends the run. Who calls it:
  * work.c. Concurrency: one thread.
  */
-#ifndef HILL_EVAL_ASKER_H
-#define HILL_EVAL_ASKER_H
+#pragma once
 
 #include "tools/eval/items.h"
 #include "tools/eval/matrix.h"
@@ -56,5 +55,3 @@ struct asker_order {
 };
 
 int asker_run(const struct asker_order *order, struct hill_why *why);
-
-#endif

@@ -8,11 +8,8 @@
  * there (51 is not in 5123). Letters are compared as they are. Who calls it: results.c.
  * Concurrency: stateless.
  */
-#ifndef HILL_EVAL_GRADE_H
-#define HILL_EVAL_GRADE_H
+#pragma once
 
 #include "tools/eval/items.h"
 
 bool grade_answer(const struct item *item, const char *text, size_t bytes);
-
-#endif

@@ -10,8 +10,7 @@
  * is no such object, HILL_E_TOO_LONG, HILL_E_NOMEM, or why the file cannot be read. Concurrency:
  * none.
  */
-#ifndef HILL_EVAL_ITEMS_H
-#define HILL_EVAL_ITEMS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -89,5 +88,3 @@ int items_measure(struct item_list *list, const struct subject *subject, uint32_
 int items_fit(struct item_list *list, uint32_t most, uint32_t *longest, struct hill_why *why);
 
 void items_free(struct item_list *list);
-
-#endif

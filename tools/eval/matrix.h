@@ -9,8 +9,7 @@
  * main.c, asker.c, tables.c. Failure: HILL_E_INVALID or HILL_E_UNSUPPORTED, naming the word.
  * Concurrency: none.
  */
-#ifndef HILL_EVAL_MATRIX_H
-#define HILL_EVAL_MATRIX_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -67,5 +66,3 @@ const char *setting_importance(const struct setting *setting);
 
 /* What a request of n_tokens (prompt and what follows) asks for. */
 void setting_selection(const struct setting *setting, uint32_t n_tokens, Hill__Selection *out);
-
-#endif

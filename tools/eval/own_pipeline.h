@@ -8,8 +8,7 @@
  * pipeline's own last error line, HILL_E_INVALID when it refused its options, HILL_E_TIMEOUT. Who
  * calls it: work.c. Concurrency: one thread.
  */
-#ifndef HILL_EVAL_OWN_PIPELINE_H
-#define HILL_EVAL_OWN_PIPELINE_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -35,5 +34,3 @@ int own_pipeline_start(struct own_pipeline *own, struct client *client,
                        const struct own_pipeline_order *order, struct hill_why *why);
 /* Ends and waits; NULL-safe in that none is fine. */
 void own_pipeline_stop(struct own_pipeline *own);
-
-#endif

@@ -9,8 +9,7 @@
  * HILL_E_DAMAGED with file and line for a line that is no result; HILL_E_BUSY when another run has
  * it; HILL_E_IO. Concurrency: one thread.
  */
-#ifndef HILL_EVAL_RESULTS_H
-#define HILL_EVAL_RESULTS_H
+#pragma once
 
 #include "tools/eval/asker.h"
 
@@ -34,5 +33,3 @@ size_t results_count(const struct results *results);
 /* Grade the answer and append it to the file. */
 int results_add(struct results *results, uint64_t key, const struct job *job,
                 const struct answer *answer, struct hill_why *why);
-
-#endif

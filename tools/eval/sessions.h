@@ -9,8 +9,7 @@
  * HILL_E_INVALID, what errno says; a prompt whose session cannot be saved or is none of its own is
  * read for each request instead. Concurrency: one thread, one run (the results file's lock).
  */
-#ifndef HILL_EVAL_SESSIONS_H
-#define HILL_EVAL_SESSIONS_H
+#pragma once
 
 #include "tools/eval/items.h"
 
@@ -56,5 +55,3 @@ void sessions_look_up(const struct sessions *sessions, const struct subject *sub
 /* One of its requests is answered: removed after the last, unless kept. */
 void sessions_answered(const struct sessions *sessions, const struct subject *subject,
                        struct prompt *prompt);
-
-#endif

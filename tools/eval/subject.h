@@ -4,8 +4,7 @@
  *
  * Who calls it: main.c, items.c. Failure: codes of gguf.h and tokenizer.h. Concurrency: none.
  */
-#ifndef HILL_EVAL_SUBJECT_H
-#define HILL_EVAL_SUBJECT_H
+#pragma once
 
 #include "proto/options_hill.h"
 #include "model/chat_template.h"
@@ -37,5 +36,3 @@ int subject_encode(const struct subject *subject, const char *text, size_t bytes
  * template is known; the caller frees them. */
 int subject_chat(const struct subject *subject, const char *text, size_t bytes, uint32_t **tokens,
                  uint32_t *count, struct hill_why *why);
-
-#endif

@@ -12,8 +12,7 @@
  * there says how many are. Who calls it: main.c. Failure: HILL_E_IO, HILL_E_NOMEM;
  * HILL_E_UNSUPPORTED from tables_draw: there is no gnuplot. Concurrency: none.
  */
-#ifndef HILL_EVAL_TABLES_H
-#define HILL_EVAL_TABLES_H
+#pragma once
 
 #include <stdio.h>
 
@@ -65,5 +64,3 @@ int table_draw(const struct table *table, const char *title, const char *path,
                struct hill_why *why);
 /* What gnuplot is told: for tests. */
 void table_write_plot(const struct table *table, const char *title, const char *path, FILE *to);
-
-#endif

@@ -8,8 +8,7 @@
  * elsewhere a line a tenth. Who calls it: main.c. Failure: as asker.h and own_pipeline.h; what was
  * answered is in the results file. Concurrency: one thread.
  */
-#ifndef HILL_EVAL_WORK_H
-#define HILL_EVAL_WORK_H
+#pragma once
 
 #include "tools/eval/own_pipeline.h"
 #include "tools/eval/results.h"
@@ -30,5 +29,3 @@ struct work {
 };
 
 int work_run(struct work *work, struct hill_why *why);
-
-#endif

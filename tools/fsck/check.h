@@ -6,8 +6,7 @@
  * (no pool, a damaged superblock, a file that is too short); what is damaged within is counted, and
  * named on stdout unless quiet. Concurrency: one thread.
  */
-#ifndef HILL_TOOLS_FSCK_CHECK_H
-#define HILL_TOOLS_FSCK_CHECK_H
+#pragma once
 
 #include "pool/pool.h"
 
@@ -27,5 +26,3 @@ struct pool_check {
 };
 
 int pool_check_file(struct pool_check *check, int fd, struct hill_why *why);
-
-#endif

@@ -6,8 +6,7 @@
  * counted per position over all queries. Who calls it: hill-kvtrace, its tests. Concurrency: none.
  * Failure: codes of trace.h; HILL_E_INVALID when a record has no scores.
  */
-#ifndef HILL_KVTRACE_COUNTS_H
-#define HILL_KVTRACE_COUNTS_H
+#pragma once
 
 #include <stdio.h>
 
@@ -28,5 +27,3 @@ int counts_print(const struct counts *counts, FILE *to);
 /* A bar for each token (or for each of at most 1000 groups of tokens, their mean). */
 int counts_draw(const struct counts *counts, const char *title, const char *path,
                 struct hill_why *why);
-
-#endif

@@ -5,8 +5,7 @@
  * Who calls it: hill-kvtrace. Concurrency: none. Failure: codes of trace_replay.h; HILL_E_IO when
  * stdout does not take it.
  */
-#ifndef HILL_KVTRACE_PLACEMENT_REPORT_H
-#define HILL_KVTRACE_PLACEMENT_REPORT_H
+#pragma once
 
 #include <jansson.h>
 #include <stdio.h>
@@ -29,5 +28,3 @@ int report_run(struct report *report, struct hill_why *why);
 
 void report_print(const struct report *report, FILE *to);
 json_t *report_json(const struct report *report); /* NULL: out of memory */
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Who calls it: main.c and the tests. Concurrency: one call at a time per file.
  */
-#ifndef HILL_MKMODEL_BUILD_H
-#define HILL_MKMODEL_BUILD_H
+#pragma once
 
 #include <signal.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@
  */
 int build_model(const struct mkmodel_shape *shape, const char *path,
                 const volatile sig_atomic_t *stop, uint64_t *file_bytes, struct hill_why *why);
-
-#endif

@@ -8,8 +8,7 @@
  * x + b x^3) over GF(32) (Gold functions); distances 12, 16 or 20, so cosine <= 0.25. Being +-1,
  * both survive F16, Q8_0 and INT8 digests unchanged. Concurrency: stateless.
  */
-#ifndef HILL_MKMODEL_CODES_H
-#define HILL_MKMODEL_CODES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -23,5 +22,3 @@ void code_match(uint32_t token, float *out);
 
 /* token < CODE_OUT_TOKENS; out [32], squared norm 32. */
 void code_out(uint32_t token, float *out);
-
-#endif

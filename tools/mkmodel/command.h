@@ -3,8 +3,7 @@
  *
  * Who calls it: main.c and the tests. Concurrency: one thread.
  */
-#ifndef HILL_MKMODEL_COMMAND_H
-#define HILL_MKMODEL_COMMAND_H
+#pragma once
 
 #include <limits.h>
 
@@ -24,5 +23,3 @@ extern const struct option_program command_program;
  * shape_check()'s. question: --help or --version was asked; nothing else is checked then. */
 int command_parse(struct mkmodel_options *out, int argc, char **argv,
                   enum option_question *question, struct hill_why *why);
-
-#endif

@@ -5,8 +5,7 @@
  * Who calls it: build.c, row by row. Cannot fail: callers pass whole blocks (shape_check) and
  * finite values. Concurrency: stateless.
  */
-#ifndef HILL_MKMODEL_ENCODE_H
-#define HILL_MKMODEL_ENCODE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ bool encode_is_exact(enum gguf_tensor_type type);
 
 /* Encode count floats (a multiple of the block) into out; returns the bytes written. */
 size_t encode_row(enum gguf_tensor_type type, const float *values, size_t count, uint8_t *out);
-
-#endif

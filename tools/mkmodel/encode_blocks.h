@@ -5,12 +5,9 @@
  * the best that a type can do. Who calls it: encode.c. Cannot fail: values are finite. Concurrency:
  * stateless.
  */
-#ifndef HILL_MKMODEL_ENCODE_BLOCKS_H
-#define HILL_MKMODEL_ENCODE_BLOCKS_H
+#pragma once
 
 #include "model/blocks.h"
 
 /* values [format->items] into out [format->bytes]. */
 void encode_block(const struct block_format *format, const float *values, uint8_t *out);
-
-#endif

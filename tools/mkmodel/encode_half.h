@@ -3,8 +3,7 @@
  *
  * Who calls it: encode.c, encode_blocks.c. Cannot fail. Concurrency: stateless.
  */
-#ifndef HILL_MKMODEL_ENCODE_HALF_H
-#define HILL_MKMODEL_ENCODE_HALF_H
+#pragma once
 
 #include <stdint.h>
 
@@ -12,5 +11,3 @@
 uint16_t encode_f16(float value);
 /* The upper half of a float, ties to even; value is not NaN. */
 uint16_t encode_bf16(float value);
-
-#endif

@@ -9,8 +9,7 @@
  * HILL_E_NOSPACE, HILL_E_IO, HILL_E_PERMISSION, HILL_E_NOMEM, HILL_E_CANCELLED (*stop became
  * non-zero). Concurrency: one thread.
  */
-#ifndef HILL_MKMODEL_GGUF_WRITER_H
-#define HILL_MKMODEL_GGUF_WRITER_H
+#pragma once
 
 #include <signal.h>
 #include <stdbool.h>
@@ -67,5 +66,3 @@ void gguf_writer_data_end(struct gguf_writer *writer);
 
 /* Flush, sync, rename; on any error remove the temporary file and say why. Frees everything. */
 int gguf_writer_commit(struct gguf_writer *writer, uint64_t *file_bytes, struct hill_why *why);
-
-#endif

@@ -5,8 +5,7 @@
  * Who uses it: every part of mkmodel. A shape that passed shape_check() is safe to build: counts
  * fit 32 bits, products 64 bits, and rows fit the tensor type's blocks. Concurrency: plain data.
  */
-#ifndef HILL_MKMODEL_SHAPE_H
-#define HILL_MKMODEL_SHAPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -58,5 +57,3 @@ void shape_of_role(const struct mkmodel_shape *shape, enum tensor_role role, uin
 
 /* true for the three norms, which are one-dimensional and always F32. */
 bool role_is_norm(enum tensor_role role);
-
-#endif

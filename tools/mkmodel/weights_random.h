@@ -6,13 +6,10 @@
  * finite at any depth and the next token is neither certain nor arbitrary. The values are sums of
  * integers: the same on every machine. Concurrency: stateless.
  */
-#ifndef HILL_MKMODEL_WEIGHTS_RANDOM_H
-#define HILL_MKMODEL_WEIGHTS_RANDOM_H
+#pragma once
 
 #include "tools/mkmodel/shape.h"
 
 /* One row, as long as shape_of_role() says. */
 void random_row(const struct mkmodel_shape *shape, enum tensor_role role, uint32_t layer,
                 uint64_t row, float *out);
-
-#endif

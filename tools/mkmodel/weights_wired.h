@@ -18,8 +18,7 @@
  * Who calls it: build.c. Failure: HILL_E_INVALID when the shape cannot hold the wiring.
  * Concurrency: read-only after init.
  */
-#ifndef HILL_MKMODEL_WEIGHTS_WIRED_H
-#define HILL_MKMODEL_WEIGHTS_WIRED_H
+#pragma once
 
 #include "tools/mkmodel/codes.h"
 #include "tools/mkmodel/shape.h"
@@ -53,5 +52,3 @@ int wired_plan_init(struct wired_plan *plan, const struct mkmodel_shape *shape,
 /* One row, as long as shape_of_role() says. */
 void wired_row(const struct wired_plan *plan, enum tensor_role role, uint32_t layer, uint64_t row,
                float *out);
-
-#endif

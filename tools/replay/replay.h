@@ -8,8 +8,7 @@
  * recording that makes no sense, a model, pool, memory or scoring path that is not there: refused;
  * an output that differs, is missing or too much: HILL_E_DAMAGED with the event's number in why.
  */
-#ifndef HILL_TOOLS_REPLAY_REPLAY_H
-#define HILL_TOOLS_REPLAY_REPLAY_H
+#pragma once
 
 #include "recording/recording.h"
 
@@ -42,5 +41,3 @@ int replay_cpu_scorer(struct recording_file *file, const char *url, struct repla
  * generation that each FETCH names, and what it puts there is part of the hash. in: commands. */
 int replay_csd_agent(struct recording_file *file, const char *url, struct replay_result *result,
                      struct hill_why *why);
-
-#endif

@@ -7,8 +7,7 @@
  * business of threads, and may be another one in a replay. Who calls it: replay.c. Failure:
  * HILL_E_DAMAGED with the event's number, HILL_E_NOMEM. Payloads stay in the mapped file.
  */
-#ifndef HILL_TOOLS_REPLAY_REPLAY_SCRIPT_H
-#define HILL_TOOLS_REPLAY_REPLAY_SCRIPT_H
+#pragma once
 
 #include "recording/recording.h"
 #include "proto/records.h"
@@ -39,5 +38,3 @@ struct script {
 
 int script_read(struct script *script, struct recording_file *file, struct hill_why *why);
 void script_free(struct script *script);
-
-#endif

@@ -2,8 +2,7 @@
  * tests/csd_agent/xrt/mock_xrt.h - what tests ask of the stand-in for Xilinx' OpenCL runtime, which
  * is a shared object of its own (mock_xrt.c): names for dlsym.
  */
-#ifndef HILL_TESTS_CSD_AGENT_XRT_MOCK_XRT_H
-#define HILL_TESTS_CSD_AGENT_XRT_MOCK_XRT_H
+#pragma once
 
 #define MOCK_XCLBIN_MAGIC "xclbin2" /* a file begins with it */
 
@@ -16,5 +15,3 @@ struct mock_xrt {
 };
 
 extern const struct mock_xrt mock_xrt;
-
-#endif
