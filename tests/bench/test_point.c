@@ -78,10 +78,13 @@ static void test_memory_for_a_hot_share_grows_by_what_lies_in_it(void **unused)
     struct point p = real_point("");
     wide.tokens = p.tokens = 1u << 20;
     p.kv = &wide;
-    double half = point_hot_mb(&p, 0.5, 0.1, false), whole = point_hot_mb(&p, 1, 0.1, false);
+    double half = point_hot_mb(&p, PLACEMENT_BKP, 0.5, 0.1, false);
+    double whole = point_hot_mb(&p, PLACEMENT_BKP, 1, 0.1, false);
     /* 3 layers of half a Mi tokens: entries of 64 bytes, digests of 20, 8 of tables and checks */
     assert_true(whole - half > 3 * 0.5 * (64 + 18) && whole - half < 3 * 0.5 * (64 + 18 + 24));
-    assert_true(point_hot_mb(&p, 0.5, 0.1, true) > half + 6); /* staging for guesses */
+    assert_true(point_hot_mb(&p, PLACEMENT_BKP, 0.5, 0.1, true) > half + 6); /* staging, guesses */
+    /* lru's tables are larger than bkp's, and as many entries are to be hot */
+    assert_true(point_hot_mb(&p, PLACEMENT_LRU, 0.5, 0.1, false) > half);
 }
 
 int main(void)
