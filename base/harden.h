@@ -4,8 +4,8 @@
  * What: harden_process (every process of a pipeline): no new privileges by exec, no core files.
  * harden_confine (workers and the gateway, before their first thread): a seccomp filter that
  * refuses system calls no worker makes (errno EPERM, the process goes on), where the caller names
- * all files it uses Landlock rules for these, and a limit of descriptors. What each
- * process may do: docs/hardening.md. Who calls it: main.c of the coordinator and of the gateway,
+ * all files it uses Landlock rules for these, and a limit of descriptors. What each process may do:
+ * docs/hardening.md. Who calls it: main.c of the coordinator and of the gateway,
  * proto/worker_link.c. Not in force: under sanitizers (LeakSanitizer traces its own process) and
  * with HILL_HARDEN=off in the environment. Concurrency: call it with one thread; later threads and
  * programs inherit it. Failure: what the kernel does not have is left out, and the text says so: a

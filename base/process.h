@@ -1,5 +1,5 @@
 /*
- * base/process.h - is that process still the one we knew, and what does this one use, and hear?
+ * base/process.h - is that process still the one we knew? What this one uses, and its signals.
  * A process is identified by pid and start time (field 22 of /proc/PID/stat), so that a recycled
  * pid is not taken for it. Zombies count as dead. Concurrency: stateless.
  */

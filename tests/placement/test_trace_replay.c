@@ -69,6 +69,15 @@ static struct trace_file *reopen(void)
     return file;
 }
 
+/* One layer, whose queries select the same 20 tokens. */
+static struct trace_file *record_one_layer(void)
+{
+    open_writer();
+    for (uint32_t i = 0; i < STEPS; i++)
+        put(1, i, 0, PROMPT + i, 10, 20, NULL);
+    return reopen();
+}
+
 static struct trace_replay_result run(struct trace_file *file, enum placement_kind kind, double hot)
 {
     struct trace_replay_settings s = trace_replay_defaults(file);
@@ -220,10 +229,7 @@ static void a_rate_for_all_limits_every_placement(void **state)
     struct trace_replay_settings s;
     struct trace_replay_result r;
     struct hill_why why;
-    open_writer();
-    for (uint32_t i = 0; i < STEPS; i++)
-        put(1, i, 0, PROMPT + i, 10, 20, NULL);
-    struct trace_file *file = reopen();
+    struct trace_file *file = record_one_layer();
     s = trace_replay_defaults(file);
     s.gpu_slots = 0;
     s.hot = 0.4;
@@ -244,10 +250,7 @@ static void the_gpu_keeps_what_it_has(void **state)
     struct trace_replay_settings s;
     struct trace_replay_result r;
     struct hill_why why;
-    open_writer();
-    for (uint32_t i = 0; i < STEPS; i++)
-        put(1, i, 0, PROMPT + i, 10, 20, NULL);
-    struct trace_file *file = reopen();
+    struct trace_file *file = record_one_layer();
     s = trace_replay_defaults(file);
     assert_int_equal(s.gpu_slots, 20); /* no context is known: the longest selection */
     for (unsigned kind = PLACEMENT_BKP; kind < PLACEMENT_COUNT; kind++) {
