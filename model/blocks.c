@@ -6,6 +6,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/half.h"
+
 /* The blocks as they lie in a file. Every member is a byte or an array of bytes, or sits at an
  * even offset; blocks themselves may lie anywhere and are copied before they are looked at. */
 struct block_q4_0 {
@@ -302,32 +304,11 @@ void block_split(const struct block_format *format, const uint8_t *block, struct
 
 /* ---- values --------------------------------------------------------------------------------- */
 
-static float float_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* Subnormals are scaled from an integer, infinities and NaNs keep their payload. */
-float block_half(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = (half >> 10) & 31;
-    uint32_t fraction = half & 0x3FF;
-    if (exponent == 0) {
-        float magnitude = (float)fraction * 0x1p-24f;
-        return sign ? -magnitude : magnitude;
-    }
-    if (exponent == 31)
-        return float_of_bits(sign | 0x7F800000 | fraction << 13);
-    return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
-}
-
 static void floats_of_block(const struct block_format *f, const uint8_t *block, float *out)
 {
     struct block_parts p;
     block_split(f, block, &p);
-    float d = block_half(p.d), dmin = block_half(p.dmin);
+    float d = half_to_float(p.d), dmin = half_to_float(p.dmin);
     for (uint32_t i = 0; i < f->items; i++) {
         uint32_t sub = i / f->sub_items;
         int level = f->table ? f->table[p.codes[i]] : p.codes[i] - f->zero;
@@ -354,7 +335,7 @@ void block_floats(const struct block_format *format, const uint8_t *data, uint64
     for (uint64_t i = 0; i < n; i++) {
         uint16_t stored;
         memcpy(&stored, data + 2 * i, sizeof stored);
-        out[i] = format->type == GGUF_TENSOR_F16 ? block_half(stored)
-                                                 : float_of_bits((uint32_t)stored << 16);
+        out[i] = format->type == GGUF_TENSOR_F16 ? half_to_float(stored)
+                                                 : half_float_of((uint32_t)stored << 16);
     }
 }

@@ -72,6 +72,3 @@ void block_split(const struct block_format *format, const uint8_t *block, struct
 /* n values (whole blocks) of any type in F32. d * scale is exact; its product with the level and
  * the sum with the min are rounded once each. */
 void block_floats(const struct block_format *format, const uint8_t *data, uint64_t n, float *out);
-
-/* IEEE binary16, exact. */
-float block_half(uint16_t half);

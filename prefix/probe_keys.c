@@ -3,25 +3,17 @@
 
 #include <string.h>
 
+#include "base/half.h"
+
 #define LEVELS  16u
 #define AT_ONCE 64u /* columns: their levels stay in the processor's nearest cache */
 #define LARGEST 65504.0f
-
-static float number(uint16_t half)
-{
-    _Float16 x;
-    memcpy(&x, &half, sizeof x);
-    return (float)x;
-}
 
 /* Of what is beyond the largest FP16 that one: an infinity would take all of a softmax. */
 static uint16_t half(float number)
 {
     number = number > LARGEST ? LARGEST : number < -LARGEST ? -LARGEST : number;
-    _Float16 x = (_Float16)number;
-    uint16_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
+    return half_from_float(number);
 }
 
 uint64_t probe_keys_bytes(uint32_t n_tokens, uint32_t n_columns)
@@ -42,7 +34,7 @@ static void pack_column(const uint16_t *keys, uint32_t n_tokens, uint32_t n_colu
     float least = 0, most = 0;
     bool any = false;
     for (uint32_t t = 0; t < n_tokens; t++) {
-        float x = number(keys[(uint64_t)t * n_columns + column]);
+        float x = half_to_float(keys[(uint64_t)t * n_columns + column]);
         if (x != x)
             continue;
         least = !any || x < least ? x : least;
@@ -50,12 +42,12 @@ static void pack_column(const uint16_t *keys, uint32_t n_tokens, uint32_t n_colu
         any = true;
     }
     const uint16_t kept[2] = {half(least), half((most - least) / (LEVELS - 1))};
-    float step = number(kept[1]);
+    float step = half_to_float(kept[1]);
     uint8_t *nibbles = to + 4ull * n_columns + column / 2;
     memcpy(to + 2ull * column, &kept[0], 2);
     memcpy(to + 2ull * (n_columns + column), &kept[1], 2);
     for (uint32_t t = 0; t < n_tokens; t++) {
-        float steps = (number(keys[(uint64_t)t * n_columns + column]) - least) / step + 0.5f;
+        float steps = (half_to_float(keys[(uint64_t)t * n_columns + column]) - least) / step + 0.5f;
         uint8_t n = steps >= LEVELS - 1 ? LEVELS - 1 : steps >= 1 ? (uint8_t)steps : 0;
         nibbles[(uint64_t)t * ((n_columns + 1) / 2)] |= (uint8_t)(n << (column % 2 * 4));
     }
@@ -73,8 +65,8 @@ static void unpack_columns(const uint8_t *from, uint32_t n_tokens, uint32_t n_co
 {
     uint16_t levels[AT_ONCE][LEVELS];
     for (uint32_t c = 0; c < n; c++) {
-        float least = number(read_half(from, first + c)),
-              step = number(read_half(from, n_columns + first + c));
+        float least = half_to_float(read_half(from, first + c)),
+              step = half_to_float(read_half(from, n_columns + first + c));
         for (uint32_t l = 0; l < LEVELS; l++)
             levels[c][l] = half(least + (float)l * step);
     }

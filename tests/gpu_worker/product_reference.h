@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "base/half.h"
 #include "model/blocks.h"
 
 /* 32 activations: integers and their scale. */
@@ -40,8 +41,8 @@ static inline float reference_add(const struct block_format *f, const struct blo
                                   uint32_t at, const float x[32], float y)
 {
     int32_t q[32], sums[2] = {0, 0};
-    float scale = reference_int8(x, q), d = block_half(p->d);
-    float dmin = block_half(p->dmin) * (float)f->min_sign, t = 0;
+    float scale = reference_int8(x, q), d = half_to_float(p->d);
+    float dmin = half_to_float(p->dmin) * (float)f->min_sign, t = 0;
     uint32_t n = f->sub_items, sub = at / n;
     for (uint32_t h = 0; h < 32 / n; h++) {
         int32_t dot = reference_dot(f, p->codes + at + h * n, q + h * n, n, &sums[h]);

@@ -1,8 +1,8 @@
 /* tests/mkmodel/test_encode.c - rounding of floats into GGUF's tensor types. */
 #include "tests/mkmodel/small_gguf.h"
 
+#include "base/half.h"
 #include "tools/mkmodel/encode.h"
-#include "tools/mkmodel/encode_half.h"
 
 static uint64_t random_state = 20240229;
 
@@ -24,7 +24,7 @@ static void every_half_comes_back_unchanged(void **state)
     (void)state;
     for (uint32_t bits = 0; bits < 0x10000; bits++)
         if ((bits & 0x7fff) <= 0x7c00)
-            assert_int_equal(encode_f16(half_of((uint16_t)bits)), bits);
+            assert_int_equal(half_from_float(half_of((uint16_t)bits)), bits);
 }
 
 /* Halfway values between neighbours go to the even one, anything beside them to the nearer. */
@@ -34,14 +34,14 @@ static void halves_round_to_nearest_even(void **state)
     for (uint16_t bits = 0; bits < 0x7bff; bits++) {
         const float low = half_of(bits), high = half_of((uint16_t)(bits + 1));
         const float middle = (low + high) / 2; /* exact in a float */
-        assert_int_equal(encode_f16(middle), bits % 2 == 0 ? bits : bits + 1);
-        assert_int_equal(encode_f16(nextafterf(middle, 0)), bits);
-        assert_int_equal(encode_f16(nextafterf(middle, INFINITY)), bits + 1);
-        assert_int_equal(encode_f16(-nextafterf(middle, 0)), 0x8000 | bits);
+        assert_int_equal(half_from_float(middle), bits % 2 == 0 ? bits : bits + 1);
+        assert_int_equal(half_from_float(nextafterf(middle, 0)), bits);
+        assert_int_equal(half_from_float(nextafterf(middle, INFINITY)), bits + 1);
+        assert_int_equal(half_from_float(-nextafterf(middle, 0)), 0x8000 | bits);
     }
-    assert_int_equal(encode_f16(65519.9f), 0x7bff);
-    assert_int_equal(encode_f16(65520.0f), 0x7c00);
-    assert_int_equal(encode_f16(-1e30f), 0xfc00);
+    assert_int_equal(half_from_float(65519.9f), 0x7bff);
+    assert_int_equal(half_from_float(65520.0f), 0x7c00);
+    assert_int_equal(half_from_float(-1e30f), 0xfc00);
 }
 
 static void bf16_is_the_nearest_upper_half(void **state)
@@ -53,7 +53,7 @@ static void bf16_is_the_nearest_upper_half(void **state)
         memcpy(&value, &bits, 4);
         if (!isfinite(value) || fabsf(value) > 1e38f || fabsf(value) < 1e-30f)
             continue;
-        const uint32_t wide = (uint32_t)encode_bf16(value) << 16;
+        const uint32_t wide = (uint32_t)bf16_from_float(value) << 16;
         memcpy(&back, &wide, 4);
         step = ldexpf(1, ilogbf(value) - 7);
         assert_true(fabsf(back - value) <= step / 2);

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/embed.h"
+#include "base/half.h"
 #include "model/blocks.h"
 
 HILL_EMBED(quant_blocks, "tests/model/quant_blocks.bin");
@@ -66,8 +67,8 @@ static void parts_make_the_value(void **state)
             for (uint32_t i = 0; i < f->items; i++) {
                 assert_true(p.codes[i] < 1u << f->bits);
                 double level = f->table ? f->table[p.codes[i]] : p.codes[i] - f->zero;
-                double want = (double)block_half(p.d) * p.scale[i / f->sub_items] * level +
-                              (double)f->min_sign * block_half(p.dmin) * p.min[i / f->sub_items];
+                double want = (double)half_to_float(p.d) * p.scale[i / f->sub_items] * level +
+                              (double)f->min_sign * half_to_float(p.dmin) * p.min[i / f->sub_items];
                 double error = want - values[i];
                 assert_true(error <= 2e-5 && error >= -2e-5);
             }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "prefix/probe_keys.h"
 
 enum { ROUNDS = 200, COLUMNS_MOST = 300, TOKENS_MOST = 64 };
@@ -32,20 +33,12 @@ static double number(uint16_t half)
     return half & 0x8000 ? -x : x;
 }
 
-static uint16_t half(float x)
-{
-    _Float16 h = (_Float16)x;
-    uint16_t bits;
-    memcpy(&bits, &h, sizeof bits);
-    return bits;
-}
-
 /* A column of some bias and spread; some are the same in all tokens. */
 static void fill_column(uint16_t *keys, uint32_t n_tokens, uint32_t n_columns, uint32_t c)
 {
     float bias = (float)draw(2001) / 10 - 100, spread = (float)(draw(4) ? draw(1000) : 0) / 100;
     for (uint32_t t = 0; t < n_tokens; t++)
-        keys[t * n_columns + c] = half(bias + spread * ((float)draw(2001) / 1000 - 1));
+        keys[t * n_columns + c] = half_from_float(bias + spread * ((float)draw(2001) / 1000 - 1));
 }
 
 static void check_column(const uint16_t *keys, const uint16_t *back, uint32_t n_tokens,
@@ -96,8 +89,8 @@ static void odd_values_stay_in_their_column(void **unused)
     uint8_t packed[4 * COLUMNS + TOKENS * 2];
     assert_int_equal(probe_keys_bytes(TOKENS, COLUMNS), sizeof packed);
     for (uint32_t t = 0; t < TOKENS; t++) {
-        keys[t * COLUMNS] = t % 2 ? half(65504) : half(-65504);
-        keys[t * COLUMNS + 1] = t == 3 ? 0x7e00 : half((float)t);
+        keys[t * COLUMNS] = t % 2 ? half_from_float(65504) : half_from_float(-65504);
+        keys[t * COLUMNS + 1] = t == 3 ? 0x7e00 : half_from_float((float)t);
         keys[t * COLUMNS + 2] = 0x7e00;
     }
     probe_keys_pack(keys, TOKENS, COLUMNS, packed);

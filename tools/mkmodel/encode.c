@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "tools/mkmodel/encode_blocks.h"
-#include "tools/mkmodel/encode_half.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "values are written as they lie in memory");
@@ -53,7 +53,7 @@ static void encode_q8_0(const float *values, uint8_t *out)
     for (unsigned i = 0; i < Q8_0_ITEMS; i++)
         largest = fmaxf(largest, fabsf(values[i]));
     const float scale = largest / 127;
-    const uint16_t stored = encode_f16(scale);
+    const uint16_t stored = half_from_float(scale);
     memcpy(out, &stored, sizeof stored);
     for (unsigned i = 0; i < Q8_0_ITEMS; i++) {
         const int8_t quantum = scale > 0 ? (int8_t)lrintf(values[i] / scale) : 0;
@@ -75,7 +75,8 @@ size_t encode_row(enum gguf_tensor_type type, const float *values, size_t count,
         } else if (format->bits) {
             encode_block(format, from, to);
         } else {
-            const uint16_t item = type == GGUF_TENSOR_F16 ? encode_f16(*from) : encode_bf16(*from);
+            const uint16_t item =
+                type == GGUF_TENSOR_F16 ? half_from_float(*from) : bf16_from_float(*from);
             memcpy(to, &item, sizeof item);
         }
     }

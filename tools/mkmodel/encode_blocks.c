@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "tools/mkmodel/encode_half.h"
+#include "base/half.h"
 
 /* ---- choosing the parts ---- */
 
@@ -77,9 +77,9 @@ static void choose_parts(const struct block_format *f, const float *values, stru
         step = fmaxf(step, steps[s]);
         low = fabsf(lows[s]) > fabsf(low) ? lows[s] : low;
     }
-    p->d = encode_f16(step / (float)top);
-    p->dmin = encode_f16((float)f->min_sign * low / (float)top);
-    float d = block_half(p->d), dmin = (float)f->min_sign * block_half(p->dmin);
+    p->d = half_from_float(step / (float)top);
+    p->dmin = half_from_float((float)f->min_sign * low / (float)top);
+    float d = half_to_float(p->d), dmin = (float)f->min_sign * half_to_float(p->dmin);
     for (uint32_t s = 0; s < subs; s++) {
         p->scale[s] = (int8_t)(f->byte_scales ? in_units(steps[s], d, top) : 1);
         p->min[s] = (uint8_t)(f->byte_scales ? in_units(-lows[s], -dmin, top) : 1);
