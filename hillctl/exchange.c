@@ -116,7 +116,7 @@ static int take_text(struct exchange *x, const Hill__Text *t, struct hill_why *w
     if (t->token != UINT32_MAX) /* else the rest of a character, not a token */
         r->logprobs[r->n_tokens - 1] = t->logprob;
     exchange_clear_progress(x);
-    if (!x->quiet &&
+    if (!x->quiet && t->text.len && /* of no text protobuf-c's pointer is NULL */
         (fwrite(t->text.data, 1, t->text.len, stdout) != t->text.len || fflush(stdout) != 0))
         return hill_fail(why, HILL_E_IO, "writing the answer to stdout failed: %s",
                          strerror(errno));
