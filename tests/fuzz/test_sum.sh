@@ -34,6 +34,8 @@ expect "not all: exit code" $? 1
 "$tree/tests/fuzz/sum" "$work/runs" 20 | grep -q "^alone .* met$" || fail "20 minutes are met"
 pass "another number of minutes"
 
+echo "int part; // with a comment" >"$tree/base/log_more.c"
+expect "only a comment has changed" "$(sum_says uses)" "uses 30.0 30.0 9 0 met (changed since earlier runs)"
 echo "int part = 1;" >"$tree/base/log_more.c"
 expect "a source that it stands on has changed" "$(sum_says uses)" "uses 0.0 0.0 0 0 never run (changed since earlier runs)"
 expect "the others' runs still count" "$(sum_says enough)" "enough 30.0 120.0 12 0 met"
