@@ -18,8 +18,8 @@ export HILL_NO_PREFIX_CACHE=true # a prompt that comes again is computed again: 
 export HILL_LOG_LEVEL=${HILL_LOG_LEVEL:-warn}
 export POCL_CACHE_DIR=${POCL_CACHE_DIR:-$PWD/build/pocl-cache} # built kernels, apart from the user's
 mkdir -p "$POCL_CACHE_DIR"
-# tests/run --sanitized: reports go to files of their own, since logs are gone when a pipeline's folder is
-[ -z "${HILL_REPORTS:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}log_path=$HILL_REPORTS"
+# tests/run --sanitized: ASan's reports go to files of their own, since a pipeline's logs may be gone with its folder
+[ -z "${HILL_REPORTS:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:-}:log_path=$HILL_REPORTS"
 failures=0
 
 # model_file FILE: a model's path, in $HILL_MODELS, the folder of `hillinfer get-models` or the reference models'; 1: nowhere.
@@ -33,6 +33,8 @@ model_file() {
 
 cleanup() {
     local pids
+    # what UBSan, which knows no such file, has had workers say in their logs
+    [ -z "${HILL_REPORTS:-}" ] || grep -rahE 'runtime error: |(ERROR|WARNING): [A-Za-z]+Sanitizer' "$work" >"$HILL_REPORTS.logs"
     pids=$(pgrep -f -- "--run-dir $work/" || true) # also in run folders of its own, which a part of the test has
     # shellcheck disable=SC2086  # a list of numbers
     [ -z "$pids" ] || kill -KILL $pids 2>/dev/null
@@ -41,7 +43,7 @@ cleanup() {
         (cd /dev/shm && rm -f -- $(segments)) # of a pipeline that was killed, as when the test ran out of time
     done
     rm -rf "$work"
-    [ -z "${HILL_REPORTS:-}" ] || ! compgen -G "$HILL_REPORTS.*" >/dev/null || cat "$HILL_REPORTS".* >"$HILL_REPORTS"
+    [ -z "${HILL_REPORTS:-}" ] || [ -z "$(cat "$HILL_REPORTS".*)" ] || cat "$HILL_REPORTS".* >"$HILL_REPORTS"
 }
 trap cleanup EXIT
 
