@@ -70,27 +70,20 @@ bool past_is_there(const struct request *r, uint32_t layer)
 /* The READ says what has been read: all windows but the one that is here, if one is. */
 static int ask(struct request *r, struct hill_why *why)
 {
-    struct worker *w = r->w;
     struct past *p = r->past;
     struct past_window *window = &p->windows[p->n_windows];
     uint32_t rest = r->n_past - p->ask_first;
     window->layer = p->ask_layer;
     window->first = p->ask_first;
     window->n = rest < p->at_once ? rest : p->at_once;
-    window->read_id = w->next_query_id++;
-    window->asked_ns = clock_now_ns();
     window->there = false;
-    struct record_read read = {.header = request_header(r, window->layer),
-                               .read_id = window->read_id,
-                               .first = window->first,
+    struct record_read read = {.first = window->first,
                                .n_tokens = window->n,
                                .what = READ_ENTRIES,
-                               .request_id = r->prefill->request_id,
                                .ahead = p->n_windows > 0};
-    w->waiting = r;
-    int rc = dataplane_push(&w->plane, w->plane.query, RECORD_READ, &read, sizeof read,
-                            worker_deadline(), why);
-    w->waiting = NULL;
+    int rc = request_push_read(r, window->layer, &read, why);
+    window->read_id = read.read_id;
+    window->asked_ns = clock_now_ns();
     if (rc)
         return rc;
     p->n_windows++;
@@ -98,7 +91,7 @@ static int ask(struct request *r, struct hill_why *why)
     if (p->ask_first < r->n_past)
         return 0;
     if (++p->ask_layer < n_layers(r))
-        p->ask_first = engine_past_from(w->engine, p->ask_layer);
+        p->ask_first = engine_past_from(r->w->engine, p->ask_layer);
     return 0;
 }
 

@@ -148,6 +148,9 @@ struct record_header request_header(const struct request *r, uint32_t layer);
 bool request_weighs(const struct request *r);
 int request_reserve_mass(struct request *r, uint32_t layer, uint32_t first, uint32_t rest,
                          struct record_mass **out, struct hill_why *why);
+/* Asks the scorer for what *read names; header and numbers are filled in here. */
+int request_push_read(struct request *r, uint32_t layer, struct record_read *read,
+                      struct hill_why *why);
 /* Entries that a READ of this request may ask for at most: so much staging is set aside. */
 uint32_t request_read_max(const struct request *r);
 uint32_t request_mass_records(const struct request *r, uint32_t n_tokens); /* of so many tokens */

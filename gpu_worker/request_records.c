@@ -73,6 +73,20 @@ static uint32_t mass_tokens_max(const struct request *r)
            (uint32_t)sizeof(float);
 }
 
+int request_push_read(struct request *r, uint32_t layer, struct record_read *read,
+                      struct hill_why *why)
+{
+    struct worker *w = r->w;
+    read->header = request_header(r, layer);
+    read->read_id = w->next_query_id++;
+    read->request_id = r->prefill->request_id;
+    w->waiting = r;
+    int rc = dataplane_push(&w->plane, w->plane.query, RECORD_READ, read, sizeof *read,
+                            worker_deadline(), why);
+    w->waiting = NULL;
+    return rc;
+}
+
 uint32_t request_read_max(const struct request *r)
 {
     struct kv_selection_settings settings = selection_from_wire(r->prefill->selection);

@@ -162,23 +162,16 @@ static uint32_t item_bytes(const struct save *save)
 static int ask(struct request *r, struct hill_why *why)
 {
     struct save *save = r->save;
-    struct worker *w = r->w;
     uint32_t left = save->header.n_entries - save->first;
     uint32_t room = (SESSION_BUFFER_BYTES - save->filled) / item_bytes(save);
     save->asked = left < save->at_once ? left : save->at_once;
     save->asked = room < save->asked ? room : save->asked;
-    save->read_id = w->next_query_id++;
-    save->asked_ns = clock_now_ns();
-    struct record_read read = {.header = request_header(r, save->layer),
-                               .read_id = save->read_id,
-                               .first = save->first,
+    struct record_read read = {.first = save->first,
                                .n_tokens = save->asked,
-                               .what = save->masses ? READ_MASS : READ_ENTRIES,
-                               .request_id = r->prefill->request_id};
-    w->waiting = r;
-    int rc = dataplane_push(&w->plane, w->plane.query, RECORD_READ, &read, sizeof read,
-                            worker_deadline(), why);
-    w->waiting = NULL;
+                               .what = save->masses ? READ_MASS : READ_ENTRIES};
+    int rc = request_push_read(r, save->layer, &read, why);
+    save->read_id = read.read_id;
+    save->asked_ns = clock_now_ns();
     return rc;
 }
 

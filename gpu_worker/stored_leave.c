@@ -118,21 +118,13 @@ static void begin_group(struct request *r)
 static int ask(struct request *r, struct hill_why *why)
 {
     struct stored *x = r->stored;
-    struct worker *w = r->w;
     uint32_t most = request_read_max(r), left = x->n_tokens - x->token;
     x->asked = left < most ? left : most;
-    x->read_id = w->next_query_id++;
+    struct record_read read = {
+        .first = x->first + x->token, .n_tokens = x->asked, .what = READ_ENTRIES};
+    int rc = request_push_read(r, x->layer, &read, why);
+    x->read_id = read.read_id;
     x->asked_ns = clock_now_ns();
-    struct record_read read = {.header = request_header(r, x->layer),
-                               .read_id = x->read_id,
-                               .first = x->first + x->token,
-                               .n_tokens = x->asked,
-                               .what = READ_ENTRIES,
-                               .request_id = r->prefill->request_id};
-    w->waiting = r;
-    int rc = dataplane_push(&w->plane, w->plane.query, RECORD_READ, &read, sizeof read,
-                            worker_deadline(), why);
-    w->waiting = NULL;
     return rc;
 }
 
