@@ -4,7 +4,7 @@
  *
  * What: a query is one (sequence, layer) of a decode step. A policy evaluates what is cold in its
  * own way, then the selected entries that the GPU lacks come up. Times are those of
- * base/csd_model.h's figures, worked out from the description in csd_agent/README.md and not from
+ * base/csd_model.h's figures, worked out from the description in docs/device-model.md and not from
  * its code: of one command the slowest of its stages, commands of a query one after the other,
  * queries of a layer's rows one after the other, nothing else waited for. Bytes are in whole
  * entries; that an entry fills whole pages is the figures' own choice of shape (point.h). Source:
