@@ -26,6 +26,15 @@ struct random_shape {
         .type = GGUF_TENSOR_F32                                                                    \
     }
 
+/* Nothing of it is a multiple of four: one KV head for four query heads, rotated in a part. (Who
+ * wants an odd shape takes this one: a device that compiles the kernels for each is asked once.) */
+#define RANDOM_SHAPE_ODD(layers)                                                                   \
+    {                                                                                              \
+        .n_layers = (layers), .n_embd = 37, .n_heads = 4, .n_kv_heads = 1, .head_dim = 10,         \
+        .rope_dims = 6, .n_ff = 71, .n_vocab = 101, .rope_base = 10000, .rope_scale = 1,           \
+        .type = GGUF_TENSOR_F32                                                                    \
+    }
+
 enum {
     PART_Q,
     PART_K,

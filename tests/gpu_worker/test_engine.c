@@ -69,12 +69,7 @@ static void grouped_heads(void **state)
 static void one_kv_head_of_odd_size(void **state)
 {
     (void)state;
-    struct random_shape s = base_shape;
-    s.n_kv_heads = 1;
-    s.head_dim = 10;
-    s.rope_dims = 6; /* partial rotation */
-    s.n_ff = 37;
-    s.n_embd = 40;
+    const struct random_shape s = RANDOM_SHAPE_ODD(2);
     compare_with_reference(&s, 33, 13, 2);
 }
 
@@ -105,7 +100,8 @@ static void half_precision_weights(void **state)
     (void)state;
     struct random_shape s = base_shape;
     s.type = GGUF_TENSOR_F16;
-    s.head_dim = s.rope_dims = 48;
+    s.n_heads = 6;
+    s.head_dim = s.rope_dims = 32;
     compare_with_reference(&s, 50, 50, 5);
 }
 
@@ -147,8 +143,9 @@ static void types_that_meet_within_a_panel(void **state)
         s.n_embd = 64;
         s.n_ff = 96;
         s.n_heads = 4;
-        s.n_kv_heads = i == 0 ? 1 : 2;
-        s.head_dim = s.rope_dims = i == 0 ? 6 : 10; /* rows 24, 6, 6; 40, 20, 20 */
+        s.n_kv_heads = 1;
+        s.head_dim = i == 0 ? 6 : 10; /* rows 24, 6, 6; 40, 10, 10 */
+        s.rope_dims = 6;
         compare_with_reference(&s, 40, 16, 20 + i);
     }
 }
@@ -163,19 +160,18 @@ static void one_token_prompt(void **state)
 static void long_prompt(void **state)
 {
     (void)state;
-    struct random_shape s = base_shape;
-    s.n_embd = 32;
-    s.n_ff = 32;
-    s.head_dim = s.rope_dims = 8;
-    compare_with_reference(&s, 600, 100, 9);
+    compare_with_reference(&base_shape, 600, 100, 9);
 }
 
+/* Two, since a device takes seconds to compile the kernels for each. The tests above have a head of
+ * its own keys, heads of less than a vector and of whole vectors; of this seed are 9 heads of 54 on
+ * 3 KV heads and 4 of 44 on 2: an even and an odd number of vectors, the last of them not full. */
 static void random_shapes(void **state)
 {
     (void)state;
-    uint64_t seed = 20260101;
+    uint64_t seed = 20336871;
     print_message("seed %llu\n", (unsigned long long)seed);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 2; i++) {
         struct random_shape s = base_shape;
         s.n_kv_heads = 1 + (uint32_t)(next_random(&seed) % 3);
         s.n_heads = s.n_kv_heads * (1 + (uint32_t)(next_random(&seed) % 3));

@@ -182,7 +182,6 @@ in_between() { # OUTPUT: asked2 is there; its process is $pid
     generate "$1" -f "$work/asked2" &
     pid=$!
     wait_for 30 decoding 1 || fail "no first token"
-    echo "tokens so far: $(status | jq -c '[.requests[].predicted_tokens]')"
 }
 in_between "$work/long"
 kill_worker cpu_scorer
