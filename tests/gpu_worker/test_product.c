@@ -69,9 +69,11 @@ static const char groups_driver[] =
 
 static struct cldevice device;
 static cl_command_queue queue;
-#define WAYS   5 /* to multiply integers: HILL_DOT; the last one: work groups */
-#define GROUPS 4
-static cl_program programs[2][WAYS]; /* [prefill][way] */
+#define BIT(type) (1u << (type))
+#define WAYS      5 /* to multiply integers: HILL_DOT; the last one: work groups */
+#define GROUPS    4
+#define SETS      3
+static cl_program programs[2][WAYS + SETS - 1]; /* [prefill][way; GROUPS + set of types] */
 static uint64_t seed = 20260102;
 
 static const uint32_t quantised_types[] = {
@@ -80,22 +82,34 @@ static const uint32_t quantised_types[] = {
     GGUF_TENSOR_Q5_K, GGUF_TENSOR_Q6_K, GGUF_TENSOR_IQ4_NL, GGUF_TENSOR_IQ4_XS};
 #define N_QUANTISED (sizeof quantised_types / sizeof *quantised_types)
 
+/* Of work groups a program for each of these sets, since the time of PoCL's compiler grows faster
+ * than the number of types in one. Types that are mixed share one. */
+static const uint32_t sets[SETS] = {
+    BIT(GGUF_TENSOR_F32) | BIT(GGUF_TENSOR_F16) | BIT(GGUF_TENSOR_BF16) | BIT(GGUF_TENSOR_Q4_0) |
+        BIT(GGUF_TENSOR_Q4_1),
+    BIT(GGUF_TENSOR_Q5_0) | BIT(GGUF_TENSOR_Q5_1) | BIT(GGUF_TENSOR_Q8_0) |
+        BIT(GGUF_TENSOR_IQ4_NL) | BIT(GGUF_TENSOR_IQ4_XS),
+    BIT(GGUF_TENSOR_Q2_K) | BIT(GGUF_TENSOR_Q3_K) | BIT(GGUF_TENSOR_Q4_K) | BIT(GGUF_TENSOR_Q5_K) |
+        BIT(GGUF_TENSOR_Q6_K)};
+
 /* ---- the device ---- */
 
-/* Prefill's or decode's kernels for all types, one program for each way to multiply. */
-static cl_program program_for(bool prefill, int dot)
+/* Prefill's or decode's kernels, one program for each way to multiply: for all types, or, of work
+ * groups, for the set that these two are in. */
+static cl_program program_for(bool prefill, int dot, const uint32_t *of)
 {
-    static const uint32_t floats[] = {GGUF_TENSOR_F32, GGUF_TENSOR_F16, GGUF_TENSOR_BF16};
     struct hill_why why = {0};
     char options[600];
     bool groups = dot == GROUPS;
-    if (programs[prefill][dot])
-        return programs[prefill][dot];
-    uint32_t types = 0;
-    for (uint32_t i = 0; i < N_QUANTISED; i++)
-        types |= 1u << quantised_types[i];
-    for (uint32_t i = 0; i < 3; i++)
-        types |= 1u << floats[i];
+    uint32_t set = 0, types = sets[0] | sets[1] | sets[2], both = BIT(of[0]) | BIT(of[1]);
+    if (groups) {
+        while (both & ~sets[set])
+            assert_true(++set < SETS);
+        types = sets[set];
+    }
+    cl_program *program = &programs[prefill][(uint32_t)dot + set];
+    if (*program)
+        return *program;
     const char *parts[2][2][3] = {
         {{gpu_worker_decode_product_cl, decode_driver, ""}, {gpu_worker_matmul_cl, "", ""}},
         {{gpu_worker_step_cl, gpu_worker_decode_groups_cl, groups_driver},
@@ -116,11 +130,11 @@ static cl_program program_for(bool prefill, int dot)
     if (asprintf(&source, "%s%s%s%s%s", gpu_worker_shared_cl, gpu_worker_product_cl, part[0],
                  part[1], part[2]) < 0)
         fail_msg("no memory");
-    programs[prefill][dot] = cldevice_build(&device, source, options, &why);
-    if (!programs[prefill][dot])
+    *program = cldevice_build(&device, source, options, &why);
+    if (!*program)
         fail_msg("%s", why.text);
     free(source);
-    return programs[prefill][dot];
+    return *program;
 }
 
 /* The best that product.cl has for this processor. */
@@ -295,7 +309,7 @@ static void prefill_rows(const struct problem *p, int dot, float *y)
     for (uint32_t r = 0; r < p->rows; r++)
         for (uint32_t i = 0; i < p->k; i++)
             tiled[((size_t)(r / TILE) * p->k + i) * TILE + r % TILE] = p->x[(size_t)r * p->k + i];
-    cl_program program = program_for(true, dot);
+    cl_program program = program_for(true, dot, p->types);
     cl_mem a = buffer(sizeof(float) * tiles * TILE * p->k, tiled),
            q = buffer(4ull * words * tiles, NULL), w = buffer(p->matrix_bytes, p->matrix),
            out = buffer(4ull * p->rows * stride, NULL);
@@ -318,7 +332,7 @@ static void prefill_rows(const struct problem *p, int dot, float *y)
 static void decode_rows(const struct problem *p, int dot, uint32_t first, uint32_t n, float *y)
 {
     uint32_t stride = p->panels * 16, words = 1024 / 4 + 1024 / 32 * 5;
-    cl_program program = program_for(false, dot);
+    cl_program program = program_for(false, dot, p->types);
     cl_mem x = buffer(4ull * n * p->k, p->x + (size_t)first * p->k),
            q = buffer(4ull * words * n, NULL), w = buffer(p->matrix_bytes, p->matrix),
            out = buffer(4ull * n * stride, NULL);
@@ -509,9 +523,10 @@ static int open_device(void **state)
 static int close_device(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2 * WAYS; i++)
-        if (programs[i / WAYS][i % WAYS])
-            clReleaseProgram(programs[i / WAYS][i % WAYS]);
+    enum { EACH = sizeof *programs / sizeof **programs };
+    for (int i = 0; i < 2 * EACH; i++)
+        if (programs[i / EACH][i % EACH])
+            clReleaseProgram(programs[i / EACH][i % EACH]);
     clReleaseCommandQueue(queue);
     cldevice_close(&device);
     return 0;
