@@ -1,5 +1,6 @@
 /*
- * tools/bench/bench_flash.c - figure "flash": streaming digests from a file, O_DIRECT, and entries at random places, 4 KiB each.
+ * tools/bench/bench_flash.c - figure "flash": streaming digests from a file, O_DIRECT, and entries
+ * at random places, 4 KiB each.
  *
  * What: the agent's own path (its file backend: digests of all stripes read through io_uring while
  * the batch before is scored by the OpenCL device), beside plain io_uring loops over liburing with
