@@ -10,8 +10,8 @@
  *
  * A batch is at least batch_bytes of flash (in a long query twice that), or what is left. It is
  * made of pieces: consecutive groups of one stripe's digests (kv/group.h), or consecutive keys,
- * read by covering pages. Batches that are free when all of a query is being read are for the one that
- * follows, if that is known (csd_drive_ahead). Invariant: no launch is in flight when score
+ * read by covering pages. Batches that are free when all of a query is being read are for the one
+ * that follows, if that is known (csd_drive_ahead). Invariant: no launch is in flight when score
  * returns, nor a read but for that.
  */
 #include "csd_agent/csd_drive.h"
