@@ -8,10 +8,11 @@
  *     read 0, 1, 2 | read 1, 2, 3 | read 2, 3, 4    |
  *                  | score 0      | score 1, hand 0 | score 2, hand 1 ...
  *
- * A batch is at least batch_bytes of flash (or what is left), made of pieces: consecutive groups of
- * one stripe's digests (kv/group.h), or consecutive keys, read by covering pages. Batches that are
- * free when all of a query is being read are for the one that follows, if that is known
- * (csd_drive_ahead). Invariant: no launch is in flight when score returns, nor a read but for that.
+ * A batch is at least batch_bytes of flash (in a long query twice that), or what is left. It is
+ * made of pieces: consecutive groups of one stripe's digests (kv/group.h), or consecutive keys,
+ * read by covering pages. Batches that are free when all of a query is being read are for the one
+ * that follows, if that is known (csd_drive_ahead). Invariant: no launch is in flight when score
+ * returns, nor a read but for that.
  */
 #include "csd_agent/csd_drive.h"
 
@@ -26,6 +27,10 @@
 #define HOST_JOB SCORE_BATCHES /* and the next: to and from the host; the others are the batches' */
 
 #define CAPACITY_BATCHES 4u /* room of a batch buffer, in batch_bytes */
+
+/* A query that fills so many batches has them twice as large: fewer launches, more on its way. What
+ * is scored after the last read has come is then a small part of it. */
+#define LONG_BATCHES 32u
 
 /* What lies in a batch. */
 struct batch_plan {
@@ -52,6 +57,7 @@ struct stream {
     const struct csd_span *spans; /* NULL: there is none */
     uint32_t n_spans;
     struct span_cursor at;            /* what is to be read next */
+    uint64_t batch_bytes;             /* of flash in a batch, at least */
     uint64_t started, launched, done; /* reads started, scoring launched, scores handed over */
     bool planned_all;
 };
@@ -269,7 +275,7 @@ static bool plan_batch(const struct csd_drive *d, struct stream *s, struct batch
 
     plan->n_pieces = 0;
     plan->bytes = 0;
-    while (at->span < s->n_spans && plan->bytes < d->batch_bytes &&
+    while (at->span < s->n_spans && plan->bytes < s->batch_bytes &&
            plan->n_pieces < SCORE_BATCH_PIECES) {
         const struct csd_span *span = &s->spans[at->span];
         uint32_t left = span->n_slots - at->slot;
@@ -285,6 +291,18 @@ static bool plan_batch(const struct csd_drive *d, struct stream *s, struct batch
     return plan->n_pieces > 0;
 }
 
+/* What follows the read before, on flash and in memory, is a part of it. */
+static void add_read(struct batch_plan *plan, const struct csd_extent *e)
+{
+    struct csd_extent *last = plan->n_reads ? &plan->reads[plan->n_reads - 1] : NULL;
+
+    if (last && last->offset + last->bytes == e->offset &&
+        (uint8_t *)last->memory + last->bytes == (uint8_t *)e->memory)
+        last->bytes += e->bytes;
+    else
+        plan->reads[plan->n_reads++] = *e;
+}
+
 /* What lies in the drive's DRAM is not read from flash. */
 static void take_from_dram(struct csd_drive *d, struct batch_plan *plan)
 {
@@ -294,7 +312,7 @@ static void take_from_dram(struct csd_drive *d, struct batch_plan *plan)
         plan->from[i].dram =
             d->can.host_sees && digest_cache_get(&d->cache, e->offset, e->bytes, e->memory);
         if (!plan->from[i].dram)
-            plan->reads[plan->n_reads++] = *e;
+            add_read(plan, e);
     }
 }
 
@@ -400,11 +418,26 @@ static void go_on_ahead(struct csd_drive *d)
         csd_drive_drop_ahead(d);
 }
 
+/* The stream of a query of which nothing has been read. */
+static struct stream new_stream(const struct csd_drive *d, const struct csd_span *spans,
+                                uint32_t n_spans)
+{
+    uint64_t first = d->now.started, slots = 0;
+
+    for (uint32_t i = 0; i < n_spans; i++)
+        slots += spans[i].n_slots;
+    bool is_long = slots * pool_read_bytes(&d->layout) >= LONG_BATCHES * d->batch_bytes;
+    return (struct stream){.spans = spans,
+                           .n_spans = n_spans,
+                           .batch_bytes = is_long ? 2 * d->batch_bytes : d->batch_bytes,
+                           .started = first,
+                           .launched = first,
+                           .done = first};
+}
+
 void csd_drive_ahead(struct csd_drive *d, const struct csd_span *spans, uint32_t n_spans)
 {
-    uint64_t first = d->now.started;
-    d->next = (struct stream){
-        .spans = spans, .n_spans = n_spans, .started = first, .launched = first, .done = first};
+    d->next = new_stream(d, spans, n_spans);
     go_on_ahead(d);
 }
 
@@ -424,15 +457,9 @@ static void abandon(struct csd_drive *d)
 /* Its stream: what was begun of it goes on. */
 static void begin_stream(struct csd_drive *d, const struct csd_score_job *job)
 {
-    uint64_t first = d->now.started;
     if (d->next.spans != job->spans || d->next.n_spans != job->n_spans)
         csd_drive_drop_ahead(d);
-    d->now = d->next.spans ? d->next
-                           : (struct stream){.spans = job->spans,
-                                             .n_spans = job->n_spans,
-                                             .started = first,
-                                             .launched = first,
-                                             .done = first};
+    d->now = d->next.spans ? d->next : new_stream(d, job->spans, job->n_spans);
     d->next = (struct stream){0};
 }
 

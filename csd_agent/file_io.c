@@ -288,15 +288,17 @@ static bool has_more(struct cursor *cursor)
     return cursor->index < cursor->n;
 }
 
+/* An extent is cut into pieces that are alike: of a mebibyte and a page none is a page. */
 static bool next_piece(struct cursor *cursor, struct piece *out)
 {
     if (!has_more(cursor))
         return false;
     const struct csd_extent *extent = &cursor->extents[cursor->index];
     uint64_t left = extent->bytes - cursor->done;
+    uint64_t pieces = (left + FILE_IO_PIECE_BYTES - 1) / FILE_IO_PIECE_BYTES;
     out->offset = extent->offset + cursor->done;
     out->memory = (uint8_t *)extent->memory + cursor->done;
-    out->bytes = left < FILE_IO_PIECE_BYTES ? (uint32_t)left : FILE_IO_PIECE_BYTES;
+    out->bytes = (uint32_t)page_ceil(left / pieces);
     out->write = extent->write;
     cursor->done += out->bytes;
     return true;

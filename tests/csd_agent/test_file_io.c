@@ -1,16 +1,52 @@
 /*
- * test_file_io.c - transfers come back as they went, on every path; odd files.
+ * test_file_io.c - transfers come back as they went, on every path, in pieces that are alike; odd
+ * files.
  */
 #include "tests/csd_agent/fixture.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 
 #include "csd_agent/file_io.h"
 
 #define FILE_PAGES 1200u
+
+/* What goes through the C library's calls while it is looked at. */
+static struct {
+    bool on;
+    uint32_t n;
+    struct {
+        uintptr_t memory;
+        uint64_t offset, bytes;
+        bool write;
+    } pieces[64];
+} seen;
+
+static void note_piece(uintptr_t memory, uint64_t bytes, off_t at, bool write)
+{
+    if (!seen.on)
+        return;
+    assert_true(seen.n < sizeof seen.pieces / sizeof *seen.pieces);
+    seen.pieces[seen.n].memory = memory;
+    seen.pieces[seen.n].offset = (uint64_t)at;
+    seen.pieces[seen.n].bytes = bytes;
+    seen.pieces[seen.n++].write = write;
+}
+
+ssize_t pread(int fd, void *to, size_t bytes, off_t at)
+{
+    note_piece((uintptr_t)to, bytes, at, false);
+    return syscall(SYS_pread64, fd, to, bytes, at);
+}
+
+ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at)
+{
+    note_piece((uintptr_t)from, bytes, at, true);
+    return syscall(SYS_pwrite64, fd, from, bytes, at);
+}
 
 static void fill_file(const char *path, uint8_t *content)
 {
@@ -82,6 +118,85 @@ static void test_round_trip_through_the_page_cache(void **state)
     (void)state;
     random_seed(5);
     round_trip(&(struct csd_options){.force_buffered = true});
+}
+
+/* They follow one another from the extent's start to its end, are as few as can be, and differ by a
+ * page at most. */
+static void check_pieces(const struct csd_extent *e)
+{
+    uint64_t done = 0, least = UINT64_MAX, most = 0;
+
+    for (uint32_t i = 0; i < seen.n; i++) {
+        assert_int_equal(seen.pieces[i].write, e->write);
+        assert_int_equal(seen.pieces[i].offset, e->offset + done);
+        assert_int_equal(seen.pieces[i].memory, (uintptr_t)e->memory + done);
+        assert_int_equal(seen.pieces[i].bytes % CSD_ALIGN, 0);
+        least = seen.pieces[i].bytes < least ? seen.pieces[i].bytes : least;
+        most = seen.pieces[i].bytes > most ? seen.pieces[i].bytes : most;
+        done += seen.pieces[i].bytes;
+    }
+    assert_int_equal(done, e->bytes);
+    assert_int_equal(seen.n, (e->bytes + FILE_IO_PIECE_BYTES - 1) / FILE_IO_PIECE_BYTES);
+    assert_true(most <= FILE_IO_PIECE_BYTES && most - least <= CSD_ALIGN);
+}
+
+/* An extent, read and then written; what lies before and behind it stays, in memory and on
+ * flash. */
+static void move_extent(struct file_io *io, uint8_t *content, uint8_t *memory, uint32_t pages)
+{
+    uint64_t all = (uint64_t)FILE_PAGES * CSD_ALIGN;
+    struct csd_extent e = {.offset =
+                               (uint64_t)(1 + random_below(FILE_PAGES - pages - 1)) * CSD_ALIGN,
+                           .memory = memory + CSD_ALIGN,
+                           .bytes = (uint64_t)pages * CSD_ALIGN};
+    struct csd_extent whole = {.memory = memory, .bytes = all};
+    struct hill_why why = {""};
+
+    memset(memory, 0xa5, all);
+    for (int write = 0; write < 2; write++) {
+        e.write = write;
+        if (write)
+            random_bytes(e.memory, e.bytes);
+        seen.n = 0;
+        seen.on = true;
+        assert_int_equal(file_io_run(io, &e, 1, &why), 0);
+        seen.on = false;
+        if (seen.n > 0) /* else io_uring moved them */
+            check_pieces(&e);
+        if (write)
+            memcpy(content + e.offset, e.memory, e.bytes);
+        assert_memory_equal(e.memory, content + e.offset, e.bytes);
+        for (uint32_t i = 0; i < CSD_ALIGN; i++)
+            assert_true(memory[i] == 0xa5 && memory[CSD_ALIGN + e.bytes + i] == 0xa5);
+    }
+    assert_int_equal(file_io_run(io, &whole, 1, &why), 0);
+    assert_memory_equal(memory, content, all);
+}
+
+static void test_an_extent_is_moved_in_pieces_that_are_alike(void **state)
+{
+    static const uint32_t sizes[] = {1,   2,   255, 256, 257, 258, 300, 511,  512,
+                                     513, 514, 767, 768, 769, 770, 900, 1023, 1025};
+    const struct csd_options ways[] = {{.force_pread = true}, {0}};
+    uint8_t *content = malloc(FILE_PAGES * CSD_ALIGN);
+    uint8_t *memory = aligned_alloc(CSD_ALIGN, FILE_PAGES * CSD_ALIGN);
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    (void)state;
+    random_seed(7);
+    assert_true(content && memory);
+    for (uint32_t way = 0; way < 2; way++) {
+        fill_file(pool_path(), content);
+        assert_int_equal(file_io_open(&io, pool_path(), &ways[way], &why), 0);
+        for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            move_extent(io, content, memory, sizes[i]);
+            assert_true(way == 1 || seen.n > 0);
+        }
+        file_io_close(io);
+    }
+    free(content);
+    free(memory);
 }
 
 /* A folder in memory, or a skip. */
@@ -314,6 +429,8 @@ int main(void)
         cmocka_unit_test(a_failed_job_spoils_no_other),
         cmocka_unit_test_setup_teardown(test_round_trip_as_the_machine_can, make_folder,
                                         remove_folder),
+        cmocka_unit_test_setup_teardown(test_an_extent_is_moved_in_pieces_that_are_alike,
+                                        make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_in_memory, make_memory_folder,
                                         remove_memory_folder),
         cmocka_unit_test_setup_teardown(test_a_file_in_memory_may_grow, make_memory_folder,

@@ -1,12 +1,14 @@
 /*
- * tools/bench/bench_flash.c - figure "flash": streaming digests from a file, O_DIRECT, 1 MiB at a
- * time, and entries at random places, 4 KiB each.
+ * tools/bench/bench_flash.c - figure "flash": streaming digests from a file, O_DIRECT, and entries
+ * at random places, 4 KiB each.
  *
  * What: the agent's own path (its file backend: digests of all stripes read through io_uring while
- * the batch before is scored by the OpenCL device), beside plain io_uring loops over liburing at
- * several depths, pread one block after another, and fio with io_uring where it is installed, in
- * turn on the same bytes of the same file: the digest region of a cold pool, written here with
- * random digests and removed at the end. Also the same kernel over digests that are in memory. The
+ * the batch before is scored by the OpenCL device), beside plain io_uring loops over liburing with
+ * several sizes of reads and depths, the same loops with a sum of each page's words (the least that
+ * one can do with what has been read), pread one block after another, and fio with io_uring where
+ * it is installed, in turn on the same bytes of the same file: the digest region of a cold pool,
+ * written here with random digests and removed at the end. Also the same kernel over digests that
+ * are in memory. The agent is compared with the fastest of either kind of loop. The
  * sum of the scores is checked against the reference. Then entries, an entry a page, as a fetch
  * reads them where no two are neighbours: through the agent's backend, plain io_uring and fio, at
  * the depth that the agent has. All read into huge pages; fio is told to by its C library. What
@@ -34,10 +36,12 @@
 #include "kv/score.h"
 #include "pool/pool.h"
 
-#define BLOCK_BYTES (1u << 20)
-#define FILE_BYTES  (2ull << 30)
-#define QUICK_BYTES (64ull << 20)
-#define DEPTH_MAX   64u
+#define FILE_BYTES   (2ull << 30)
+#define QUICK_BYTES  (64ull << 20)
+#define MIB          (1u << 20)
+#define BLOCK_MAX    (2 * MIB)
+#define BUFFER_BYTES (64ull * MIB)
+#define DEPTH_MAX    64u
 
 #define ENTRY_BYTES  4096u /* = kv_entry_bytes, and a page */
 #define ENTRIES      (1u << 17)
@@ -57,7 +61,8 @@ struct file {
     uint64_t start, bytes; /* what the plain methods read: whole blocks of the digest region */
     uint32_t n_stripes;    /* what the agent reads */
     uint64_t score_sum;    /* of all its slots, by the reference */
-    uint8_t *buffers;      /* [DEPTH_MAX][BLOCK_BYTES] */
+    uint64_t word_sum;     /* of `bytes` */
+    uint8_t *buffers;      /* [BUFFER_BYTES], from it [depth][block_bytes] */
     uint32_t n_entries, n_reads;
     uint64_t entries;   /* where they begin */
     uint64_t *entry_at; /* [n_reads]: places, in the order in which they are read */
@@ -93,6 +98,36 @@ static void open_file(const struct bench_options *options)
     atexit(remove_file);
 }
 
+/* The agent's drive over the file, and a device of its own for the figure from memory. */
+static void open_agent(void)
+{
+    struct csd_options options = {0};
+    struct hill_why why = {""};
+    char url[4200];
+    snprintf(url, sizeof(url), "file:%s", file.path);
+    int status = csd_drive_open(&drive, url, &options, &why);
+    if (status == 0)
+        status = csd_drive_prepare(drive, &file.layout, &why);
+    if (status == 0)
+        status = score_device_create(&device,
+                                     &(struct score_settings){.geometry = file.layout.geometry,
+                                                              .batch_bytes = MEMORY_MIB << 20},
+                                     &why);
+    if (status != 0)
+        bench_fail("opening the agent's drive: %s", why.text);
+}
+
+/* The least that one can do with what has been read. */
+static uint64_t sum_of_words(const uint8_t *memory, uint64_t bytes)
+{
+    uint64_t sum = 0, word;
+    for (uint64_t i = 0; i < bytes; i += sizeof(word)) {
+        memcpy(&word, memory + i, sizeof(word));
+        sum += word;
+    }
+    return sum;
+}
+
 /* A stripe's groups: random mantissas and valid exponents; returns the sum of their scores. */
 static uint64_t make_stripe(uint8_t *stripe, uint16_t *scores, uint64_t *state)
 {
@@ -124,12 +159,12 @@ static void make_entries(const struct bench_options *options)
     if (kv_entry_bytes(&file.layout.geometry) != ENTRY_BYTES || file.entries % ENTRY_BYTES != 0 ||
         stripe != file.layout.stripe_slots * (uint64_t)ENTRY_BYTES || file.entry_at == NULL)
         bench_fail("entries are not pages that follow one another, or no memory");
-    for (uint64_t i = 0; i < BLOCK_BYTES; i += 8) {
+    for (uint64_t i = 0; i < MIB; i += 8) {
         uint64_t r = bench_random(&state);
         memcpy(file.buffers + i, &r, 8);
     }
-    for (uint64_t at = 0; at < bytes; at += BLOCK_BYTES)
-        if (pwrite(file.fd, file.buffers, BLOCK_BYTES, (off_t)(file.entries + at)) != BLOCK_BYTES)
+    for (uint64_t at = 0; at < bytes; at += MIB)
+        if (pwrite(file.fd, file.buffers, MIB, (off_t)(file.entries + at)) != MIB)
             bench_fail("writing %s: %s", file.path, strerror(errno));
     for (uint32_t i = 0; i < file.n_reads; i++)
         file.entry_at[i] = file.entries + bench_random(&state) % file.n_entries * ENTRY_BYTES;
@@ -146,8 +181,8 @@ static void make_file(const struct bench_options *options)
     uint64_t stripe_bytes = file.layout.digest_stripe_bytes;
     file.n_stripes = (uint32_t)(bytes / stripe_bytes);
     file.start = file.layout.digest_offset;
-    file.bytes = file.n_stripes * stripe_bytes / BLOCK_BYTES * BLOCK_BYTES;
-    file.buffers = bench_memory((uint64_t)DEPTH_MAX * BLOCK_BYTES);
+    file.bytes = file.n_stripes * stripe_bytes / BLOCK_MAX * BLOCK_MAX;
+    file.buffers = bench_memory(BUFFER_BYTES);
     spans = calloc(file.n_stripes, sizeof(*spans));
     uint16_t *scores = calloc(file.layout.stripe_slots, sizeof(*scores));
     if (!spans || !scores || file.n_stripes > file.layout.n_stripes)
@@ -157,12 +192,17 @@ static void make_file(const struct bench_options *options)
     for (uint32_t i = 0; i < sizeof(query_shifts); i++)
         query_shifts[i] = (uint8_t)(bench_random(&state) % (KV_QUERY_SHIFT_MAX + 1));
     open_file(options);
+    open_agent();
     for (uint32_t s = 0; s < file.n_stripes; s++) {
         spans[s] = (struct csd_span){s, 0, file.layout.stripe_slots};
         file.score_sum += make_stripe(file.buffers, scores, &state);
-        if (pwrite(file.fd, file.buffers, stripe_bytes, (off_t)pool_digest_at(&file.layout, s)) !=
-            (ssize_t)stripe_bytes)
+        uint64_t left = s * stripe_bytes < file.bytes ? file.bytes - s * stripe_bytes : 0;
+        file.word_sum += sum_of_words(file.buffers, left < stripe_bytes ? left : stripe_bytes);
+        uint64_t at = pool_digest_at(&file.layout, s);
+        if (pwrite(file.fd, file.buffers, stripe_bytes, (off_t)at) != (ssize_t)stripe_bytes)
             bench_fail("writing %s: %s", file.path, strerror(errno));
+        csd_drive_seal(drive, at, stripe_bytes,
+                       file.buffers); /* checked in each read from now on */
     }
     free(scores);
     make_entries(options);
@@ -170,106 +210,106 @@ static void make_file(const struct bench_options *options)
         bench_fail("flushing %s: %s", file.path, strerror(errno));
 }
 
-/* The agent's drive over the file, and a device of its own for the figure from memory. */
-static void open_agent(void)
-{
-    struct csd_options options = {0};
-    struct hill_why why = {""};
-    char url[4200];
-    snprintf(url, sizeof(url), "file:%s", file.path);
-    int status = csd_drive_open(&drive, url, &options, &why);
-    if (status == 0)
-        status = csd_drive_prepare(drive, &file.layout, &why);
-    if (status == 0)
-        status = score_device_create(&device,
-                                     &(struct score_settings){.geometry = file.layout.geometry,
-                                                              .batch_bytes = MEMORY_MIB << 20},
-                                     &why);
-    if (status != 0)
-        bench_fail("opening the agent's drive: %s", why.text);
-}
-
 /* ---- methods: seconds for file.bytes -------------------------------------------------------- */
 
-static double read_plain(uint32_t depth)
+/* How a method reads. */
+struct way {
+    uint32_t block_bytes, depth;
+    bool sums; /* the words of what it has read, too */
+};
+
+static double read_plain(struct way way)
 {
-    (void)depth;
     int64_t start = clock_now_ns();
-    for (uint64_t at = 0; at < file.bytes; at += BLOCK_BYTES)
-        if (pread(file.fd, file.buffers, BLOCK_BYTES, (off_t)(file.start + at)) != BLOCK_BYTES)
+    for (uint64_t at = 0; at < file.bytes; at += way.block_bytes)
+        if (pread(file.fd, file.buffers, way.block_bytes, (off_t)(file.start + at)) !=
+            (ssize_t)way.block_bytes)
             bench_fail("reading %s: %s", file.path, strerror(errno));
     return (double)(clock_now_ns() - start) * 1e-9;
 }
 
-/* What a plain io_uring loop reads: n blocks, one after another or where `places` says. */
-struct blocks {
-    uint32_t bytes;
+/* An io_uring loop: n blocks, one after another or where `places` says. */
+struct loop {
+    struct io_uring ring;
+    struct way way;
     uint64_t n;
     const uint64_t *places;
+    uint64_t sum;
 };
 
-static void submit(struct io_uring *ring, const struct blocks *b, uint32_t buffer, uint64_t i)
+static uint8_t *buffer_of(const struct loop *l, uint32_t buffer)
 {
-    struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+    return file.buffers + (uint64_t)buffer * l->way.block_bytes;
+}
+
+static void submit(struct loop *l, uint32_t buffer, uint64_t i)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&l->ring);
     if (sqe == NULL)
         bench_fail("no room in the submission queue");
-    uint64_t at = b->places != NULL ? b->places[i] : file.start + i * b->bytes;
-    io_uring_prep_read_fixed(sqe, file.fd, file.buffers + (uint64_t)buffer * BLOCK_BYTES, b->bytes,
-                             at, (int)buffer);
+    uint64_t at = l->places != NULL ? l->places[i] : file.start + i * l->way.block_bytes;
+    io_uring_prep_read_fixed(sqe, file.fd, buffer_of(l, buffer), l->way.block_bytes, at,
+                             (int)buffer);
     io_uring_sqe_set_data64(sqe, buffer);
 }
 
-static double stream(struct io_uring *ring, const struct blocks *b, uint32_t depth)
+static double stream(struct loop *l)
 {
     int64_t start = clock_now_ns();
     uint64_t next = 0, done = 0;
-    for (uint32_t i = 0; i < depth && next < b->n; i++)
-        submit(ring, b, i, next++);
-    while (done < b->n) {
+    for (uint32_t i = 0; i < l->way.depth && next < l->n; i++)
+        submit(l, i, next++);
+    while (done < l->n) {
         struct io_uring_cqe *cqe;
-        int rc = io_uring_submit_and_wait(ring, 1);
+        int rc = io_uring_submit_and_wait(&l->ring, 1);
         if (rc < 0 && rc != -EINTR)
             bench_fail("io_uring: %s", strerror(-rc));
-        while (io_uring_peek_cqe(ring, &cqe) == 0) {
+        while (io_uring_peek_cqe(&l->ring, &cqe) == 0) {
             uint32_t buffer = (uint32_t)io_uring_cqe_get_data64(cqe);
-            if (cqe->res != (int)b->bytes)
+            if (cqe->res != (int)l->way.block_bytes)
                 bench_fail("reading %s: %s", file.path,
                            cqe->res < 0 ? strerror(-cqe->res) : "a short read");
-            io_uring_cqe_seen(ring, cqe);
+            io_uring_cqe_seen(&l->ring, cqe);
             done++;
-            if (next < b->n)
-                submit(ring, b, buffer, next++);
+            if (l->way.sums)
+                l->sum += sum_of_words(buffer_of(l, buffer), l->way.block_bytes);
+            if (next < l->n)
+                submit(l, buffer, next++);
+            if (l->way.sums) /* the next sum takes long */
+                io_uring_submit(&l->ring);
         }
     }
     return (double)(clock_now_ns() - start) * 1e-9;
 }
 
-static double read_blocks(const struct blocks *b, uint32_t depth)
+static double read_blocks(struct loop *l)
 {
-    struct io_uring ring;
     struct iovec buffers[DEPTH_MAX];
-    for (uint32_t i = 0; i < depth; i++)
-        buffers[i] = (struct iovec){file.buffers + (uint64_t)i * BLOCK_BYTES, BLOCK_BYTES};
-    int rc = io_uring_queue_init(depth, &ring, 0);
+    for (uint32_t i = 0; i < l->way.depth; i++)
+        buffers[i] = (struct iovec){buffer_of(l, i), l->way.block_bytes};
+    int rc = io_uring_queue_init(l->way.depth, &l->ring, 0);
     if (rc == 0)
-        rc = io_uring_register_buffers(&ring, buffers, depth);
+        rc = io_uring_register_buffers(&l->ring, buffers, l->way.depth);
     if (rc != 0)
         bench_fail("io_uring: %s", strerror(-rc));
-    double seconds = stream(&ring, b, depth);
-    io_uring_queue_exit(&ring);
+    double seconds = stream(l);
+    io_uring_queue_exit(&l->ring);
     return seconds;
 }
 
-static double read_uring(uint32_t depth)
+static double read_uring(struct way way)
 {
-    const struct blocks blocks = {BLOCK_BYTES, file.bytes / BLOCK_BYTES, NULL};
-    return read_blocks(&blocks, depth);
+    struct loop loop = {.way = way, .n = file.bytes / way.block_bytes};
+    double seconds = read_blocks(&loop);
+    if (way.sums && loop.sum != file.word_sum)
+        bench_fail("what was read is not what was written");
+    return seconds;
 }
 
-static double read_entries_uring(uint32_t depth)
+static double read_entries_uring(struct way way)
 {
-    const struct blocks blocks = {ENTRY_BYTES, file.n_reads, file.entry_at};
-    return read_blocks(&blocks, depth);
+    struct loop loop = {.way = way, .n = file.n_reads, .places = file.entry_at};
+    return read_blocks(&loop);
 }
 
 static bool fio_there(void)
@@ -278,13 +318,14 @@ static bool fio_there(void)
 }
 
 /* fio's own rate, bytes a second, of what `what` says. */
-static double fio_rate(const char *what, uint32_t depth)
+static double fio_rate(const char *what, struct way way)
 {
     char command[5000];
     snprintf(command, sizeof(command),
-             HUGE_FOR_FIO " fio --name=read --filename='%s' %s --ioengine=io_uring --direct=1 "
-                          "--fixedbufs=1 --iodepth=%u --output-format=json",
-             file.path, what, depth);
+             HUGE_FOR_FIO
+             " fio --name=read --filename='%s' %s --bs=%u --ioengine=io_uring --direct=1 "
+             "--fixedbufs=1 --iodepth=%u --output-format=json",
+             file.path, what, way.block_bytes, way.depth);
     FILE *output = popen(command, "r");
     json_t *report = output != NULL ? json_loadf(output, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
     int status = output != NULL ? pclose(output) : -1;
@@ -296,31 +337,30 @@ static double fio_rate(const char *what, uint32_t depth)
     return rate;
 }
 
-static double read_fio(uint32_t depth)
+static double read_fio(struct way way)
 {
     char what[200];
-    snprintf(what, sizeof(what), "--rw=read --bs=1M --offset=%llu --size=%llu",
+    snprintf(what, sizeof(what), "--rw=read --offset=%llu --size=%llu",
              (unsigned long long)file.start, (unsigned long long)file.bytes);
-    return (double)file.bytes / fio_rate(what, depth);
+    return (double)file.bytes / fio_rate(what, way);
 }
 
-static double read_entries_fio(uint32_t depth)
+static double read_entries_fio(struct way way)
 {
     char what[300];
     snprintf(what, sizeof(what),
-             "--rw=randread --norandommap --bs=%u --offset=%llu --size=%llu --io_size=%llu",
-             ENTRY_BYTES, (unsigned long long)file.entries,
-             (unsigned long long)file.n_entries * ENTRY_BYTES,
+             "--rw=randread --norandommap --offset=%llu --size=%llu --io_size=%llu",
+             (unsigned long long)file.entries, (unsigned long long)file.n_entries * ENTRY_BYTES,
              (unsigned long long)file.n_reads * ENTRY_BYTES);
-    return (double)file.n_reads * ENTRY_BYTES / fio_rate(what, depth);
+    return (double)file.n_reads * ENTRY_BYTES / fio_rate(what, way);
 }
 
 /* Fetches of SELECTED entries each, as the cold pool hands them to the drive. */
-static double read_entries_agent(uint32_t depth)
+static double read_entries_agent(struct way way)
 {
     struct csd_extent extents[SELECTED];
     struct hill_why why = {""};
-    (void)depth;
+    (void)way;
     int64_t start = clock_now_ns();
     for (uint32_t done = 0; done < file.n_reads; done += SELECTED) {
         for (uint32_t i = 0; i < SELECTED; i++)
@@ -345,7 +385,7 @@ static int add_scores(void *context, uint32_t span, uint32_t first_slot, uint32_
 }
 
 /* A query over all stripes, as the agent runs it. */
-static double read_agent(uint32_t depth)
+static double read_agent(struct way way)
 {
     uint64_t sum = 0;
     struct csd_score_job job = {.query = query,
@@ -354,7 +394,7 @@ static double read_agent(uint32_t depth)
                                 .scored = add_scores,
                                 .context = &sum};
     struct hill_why why = {""};
-    (void)depth;
+    (void)way;
     int64_t start = clock_now_ns();
     if (csd_drive_score(drive, &job, &why) != 0)
         bench_fail("the agent's drive: %s", why.text);
@@ -365,7 +405,7 @@ static double read_agent(uint32_t depth)
 }
 
 /* The same kernel over two batches that are in memory (and, with 4 MiB each, out of L2). */
-static double score_memory(uint32_t depth)
+static double score_memory(struct way way)
 {
     uint32_t n = score_device_slots_max(device);
     struct score_piece piece = {.n_slots = n};
@@ -373,7 +413,7 @@ static double score_memory(uint32_t depth)
     struct hill_why why = {""};
     const uint16_t *scores;
     uint8_t *memory;
-    (void)depth;
+    (void)way;
     int status = score_device_query(device, &query, &why);
     int64_t start = clock_now_ns();
     for (uint32_t i = 0; status == 0 && done < file.bytes; i++, done += launch_bytes) {
@@ -396,23 +436,36 @@ static double score_memory(uint32_t depth)
 
 struct method {
     const char *name;
-    double (*read)(uint32_t depth);
-    uint32_t depth;
+    double (*read)(struct way way);
+    struct way way;
 };
 
-enum { N_METHODS = 8, N_ENTRY_METHODS = 3 };
-
-static const struct method methods[N_METHODS] = {
-    {"agent: read and scored", read_agent, 0}, {"pread, one block after another", read_plain, 1},
-    {"io_uring, depth 2", read_uring, 2},      {"io_uring, depth 8", read_uring, 8},
-    {"io_uring, depth 32", read_uring, 32},    {"fio, io_uring, depth 8", read_fio, 8},
-    {"fio, io_uring, depth 32", read_fio, 32}, {"kernel alone, digests in memory", score_memory, 0},
+/* The first is the agent. */
+static const struct method methods[] = {
+    {"agent: read and scored", read_agent, {0}},
+    {"io_uring, 256 KiB, depth 32", read_uring, {MIB / 4, 32}},
+    {"io_uring, 1 MiB, depth 2", read_uring, {MIB, 2}},
+    {"io_uring, 1 MiB, depth 8", read_uring, {MIB, 8}},
+    {"io_uring, 1 MiB, depth 32", read_uring, {MIB, 32}},
+    {"io_uring, 2 MiB, depth 8", read_uring, {2 * MIB, 8}},
+    {"io_uring, 256 KiB, depth 32, words summed", read_uring, {MIB / 4, 32, true}},
+    {"io_uring, 1 MiB, depth 8, words summed", read_uring, {MIB, 8, true}},
+    {"io_uring, 1 MiB, depth 32, words summed", read_uring, {MIB, 32, true}},
+    {"pread, 1 MiB, one after another", read_plain, {MIB, 1}},
+    {"fio, io_uring, 1 MiB, depth 8", read_fio, {MIB, 8}},
+    {"fio, io_uring, 1 MiB, depth 32", read_fio, {MIB, 32}},
+    {"kernel alone, digests in memory", score_memory, {0}},
 };
 
-static const struct method entry_methods[N_ENTRY_METHODS] = {
-    {"agent: fetched", read_entries_agent, 0},
-    {"io_uring, depth 64", read_entries_uring, FILE_IO_DEPTH},
-    {"fio, io_uring, depth 64", read_entries_fio, FILE_IO_DEPTH},
+static const struct method entry_methods[] = {
+    {"agent: fetched", read_entries_agent, {0}},
+    {"io_uring, depth 64", read_entries_uring, {ENTRY_BYTES, FILE_IO_DEPTH}},
+    {"fio, io_uring, depth 64", read_entries_fio, {ENTRY_BYTES, FILE_IO_DEPTH}},
+};
+
+enum {
+    N_METHODS = sizeof(methods) / sizeof(*methods),
+    N_ENTRY_METHODS = sizeof(entry_methods) / sizeof(*entry_methods)
 };
 _Static_assert(FILE_IO_DEPTH <= DEPTH_MAX, "a buffer for each");
 
@@ -420,16 +473,30 @@ _Static_assert(FILE_IO_DEPTH <= DEPTH_MAX, "a buffer for each");
 static void print_table(const char *unit, double amount, const struct method *list, uint32_t n,
                         const struct bench_samples *seconds)
 {
-    double agent = bench_median(&seconds[0]);
-    printf("| method | %s, median | lowest - highest | the agent's share of it |\n"
-           "|---|---:|---:|---:|\n",
+    printf("| method | %s, median | lowest - highest | the agent's share of it, round by round: "
+           "median | " BENCH_QUARTILES_TEXT " |\n|---|---:|---:|---:|---:|\n",
            unit);
     for (uint32_t m = 0; m < n; m++) {
-        if (seconds[m].count > 0)
-            printf("| %s | %.2f | %.2f - %.2f | %.0f %% |\n", list[m].name,
-                   amount / bench_median(&seconds[m]), amount / bench_highest(&seconds[m]),
-                   amount / bench_lowest(&seconds[m]), bench_median(&seconds[m]) / agent * 100);
+        if (seconds[m].count == 0)
+            continue;
+        struct bench_samples share = bench_ratios(&seconds[m], &seconds[0]);
+        printf("| %s | %.2f | %.2f - %.2f | ", list[m].name, amount / bench_median(&seconds[m]),
+               amount / bench_highest(&seconds[m]), amount / bench_lowest(&seconds[m]));
+        bench_print_quartiles(&share, "%.2f | %.2f - %.2f |\n");
     }
+}
+
+/* The agent beside the fastest of the loops that sum, or of those that do not. */
+static void print_share(bool sums, const char *what, const struct bench_samples *seconds)
+{
+    uint32_t best = 0;
+    for (uint32_t m = 1; m < N_METHODS; m++)
+        if (methods[m].read == read_uring && methods[m].way.sums == sums &&
+            (best == 0 || bench_median(&seconds[m]) < bench_median(&seconds[best])))
+            best = m;
+    struct bench_samples share = bench_ratios(&seconds[best], &seconds[0]);
+    printf("%s is fastest as \"%s\": ", what, methods[best].name);
+    bench_print_quartiles(&share, "the agent has %.2f of it (%.2f - %.2f). ");
 }
 
 /* A round of each method. */
@@ -440,7 +507,7 @@ static void measure(const struct bench_options *options, uint32_t round, bool fi
         if ((list[m].read == read_fio || list[m].read == read_entries_fio) && !fio)
             continue;
         bench_progress(round, options->rounds, list[m].name);
-        bench_sample(&seconds[m], list[m].read(list[m].depth));
+        bench_sample(&seconds[m], list[m].read(list[m].way));
     }
 }
 
@@ -451,7 +518,6 @@ int main(int argc, char **argv)
     char description[300];
     bool fio = fio_there();
     make_file(&options);
-    open_agent();
     for (uint32_t round = 1; round <= options.rounds; round++) {
         measure(&options, round, fio, methods, N_METHODS, seconds);
         measure(&options, round, fio, entry_methods, N_ENTRY_METHODS, entry_seconds);
@@ -460,8 +526,8 @@ int main(int argc, char **argv)
     csd_drive_describe(drive, description, sizeof(description));
     printf("## Flash, streaming digests\n\n");
     printf(
-        "%llu MiB of digests (%u KV heads x %u) of a cold pool's file, O_DIRECT, 1 MiB a read; "
-        "%u rounds, methods in turn. The agent: %s; a query over all of them, scores equal to "
+        "%llu MiB of digests (%u KV heads x %u) of a cold pool's file, O_DIRECT; %u rounds, "
+        "methods in turn. The agent: %s; a query over all of them, scores equal to "
         "the reference's. The plain io_uring loops read into registered buffers in huge pages.\n",
         (unsigned long long)(file.bytes >> 20), KV_HEADS, HEAD_DIM, options.rounds, description);
     printf("What lies below the file system (a hypervisor's or a drive's cache) is part of what "
@@ -469,6 +535,10 @@ int main(int argc, char **argv)
            fio ? " fio reads into huge pages, too (`" HUGE_FOR_FIO "`)."
                : " fio is not installed here: no figure of it.");
     print_table("GB/s", (double)file.bytes * 1e-9, methods, N_METHODS, seconds);
+    printf("\n");
+    print_share(false, "Plain io_uring", seconds);
+    print_share(true, "io_uring with a sum of what has been read", seconds);
+    printf("\n");
     printf("\nEntries at random places: %u reads of %u bytes among %u MiB of entries; the agent "
            "fetches %u at a time and waits for them, the others keep 64 on their way.\n\n",
            file.n_reads, ENTRY_BYTES, file.n_entries / (1048576 / ENTRY_BYTES), SELECTED);
