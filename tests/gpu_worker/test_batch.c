@@ -142,8 +142,9 @@ static void prefill(struct bed *b, struct lane *l)
     }
 }
 
-/* Lanes of 1 .. 1 + span prompt tokens, each decoded alone. By work groups of whole chunks: for each
- * other number of rows PoCL compiles kernels anew, and test_engine has those that are not whole. */
+/* Lanes of 1 .. 1 + span prompt tokens, each decoded alone. By work groups of whole chunks: for
+ * each other number of rows PoCL compiles kernels anew, and test_engine has those that are not
+ * whole. */
 static void open_bed(struct bed *b, const struct random_shape *shape, uint32_t span, uint64_t seed,
                      enum where where)
 {
