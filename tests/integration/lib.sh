@@ -110,11 +110,14 @@ pass_key_prompt() {
     printf '\nThe pass key is'
 }
 
-# Nothing of this test is left: processes, segments, the run folder.
+processes_left() { pgrep -af -- "$run_dir" | grep -v "$$" | grep hill-; }
+none_left() { [ -z "$(processes_left)" ]; }
+
+# Nothing of this test is left: processes (the supervisor ends a moment after the pipeline that it has seen to its end), segments,
+# the run folder.
 expect_nothing_left() {
-    local left
-    left=$(pgrep -af -- "$run_dir" | grep -v "$$" | grep hill- || true)
-    expect "processes left" "$left" ""
+    wait_for 10 none_left
+    expect "processes left" "$(processes_left)" ""
     expect "run folder left" "$([ -e "$run_dir" ] && ls -A "$run_dir")" ""
     expect "segments left" "$(segments)" ""
 }
