@@ -310,9 +310,9 @@ static void heads_that_rank_as_all_do_are_chosen(void **state)
     for (uint32_t t = 0; t < N; t++) {
         float x = (float)(t * 7919 % N);
         sums[0 * N + t] = (float)N - x;
-        sums[1 * N + t] = (float)draw(N);
+        sums[1 * N + t] = (float)draw(N) / 5;
         sums[2 * N + t] = 3 * x;
-        sums[3 * N + t] = x + (float)draw(N / 2);
+        sums[3 * N + t] = (x + (float)draw(N)) / 10;
     }
     assert_int_equal(probe_heads_compare(sums, HEADS, N, 1, heads), 0);
     assert_int_equal(heads[0], 2);
