@@ -25,11 +25,23 @@ static const struct chunk_terms terms = {
     .model_bytes = 1000, .model_identity = 77, .n_layers = 2, .entry_bytes = 16, .n_vocab = 50};
 static char folder[] = "/tmp/hill-fuzz-chunks-XXXXXX";
 
+static const char *path(const char *name)
+{
+    static char text[64];
+    snprintf(text, sizeof text, "%s/%s", folder, name);
+    return text;
+}
+
+static void remove_all(void)
+{
+    unlink(path("chunks.index"));
+    unlink(path("chunks.data"));
+    rmdir(folder);
+}
+
 static void write_file(const char *name, const void *bytes, size_t n)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int fd = open(path(name), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (fd < 0 || write(fd, bytes, n) != (ssize_t)n)
         abort();
     close(fd);
@@ -95,6 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         hill_log_init("fuzz", HILL_LOG_ERROR);
         if (!mkdtemp(folder))
             abort();
+        atexit(remove_all);
     }
     if (size < 1)
         return 0;
