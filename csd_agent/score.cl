@@ -62,8 +62,8 @@ ints nibble_products(uints key, int4 query)
 }
 
 #if LANES == 16 && !TASK
-/* Eight tokens' words by products of 16 bits, two at a time: half as many instructions on CPUs as of
- * 32 bits. A pair's sum is at most 2 * 128 * 127, since a query has no -128. */
+/* Eight tokens' words by products of 16 bits, two at a time: on CPUs fewer instructions than of 32
+ * bits. A pair's sum is at most 2 * 128 * 127, since a query has no -128. */
 int8 pair_products(uint8 key, short16 query)
 {
     short16 k = as_short16(key);
