@@ -1,7 +1,7 @@
 /*
  * csd_agent/file_backend.c - "file:PATH": flash is a file or block device, the drive's processor an
- * OpenCL device, or (asked for as CSD_HOST_CPU) the host's CPU without OpenCL. Who calls it: through struct csd_ops (backend.h), which also
- * has concurrency and failure.
+ * OpenCL device, or (asked for as CSD_HOST_CPU) the host's CPU without OpenCL. Who calls it:
+ * through struct csd_ops (backend.h), which also has concurrency and failure.
  */
 #include <stdio.h>
 #include <stdlib.h>

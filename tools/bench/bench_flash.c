@@ -10,9 +10,9 @@
  * written here with random digests and removed at the end. Also the same kernel over digests that
  * are in memory. The agent is compared with the fastest of either kind of loop. The
  * sum of the scores is checked against the reference. Beside each rate stands the CPU time of the
- * method's process, all threads: what decides where other processes want the CPUs, too. Then entries, an entry a page, as a fetch
- * reads them where no two are neighbours: through the agent's backend, plain io_uring and fio, at
- * the depth that the agent has. All read into huge pages; fio is told to by its C library. What
+ * method's process, all threads: what decides where other processes want the CPUs, too. Then
+ * entries, an entry a page, as a fetch reads them where no two are neighbours: through the agent's
+ * backend, plain io_uring and fio, at the depth that the agent has. All read into huge pages; fio is told to by its C library. What
  * lies below the file system (a hypervisor's cache, a drive's) is not controlled, and the text says
  * so. Concurrency: one thread, and the OpenCL device's. Failure: status 77 and one line where
  * O_DIRECT is refused; 1 for every other failure.
