@@ -12,10 +12,10 @@
  * sum of the scores is checked against the reference. Beside each rate stands the CPU time of the
  * method's process, all threads: what decides where other processes want the CPUs, too. Then
  * entries, an entry a page, as a fetch reads them where no two are neighbours: through the agent's
- * backend, plain io_uring and fio, at the depth that the agent has. All read into huge pages; fio is told to by its C library. What
- * lies below the file system (a hypervisor's cache, a drive's) is not controlled, and the text says
- * so. Concurrency: one thread, and the OpenCL device's. Failure: status 77 and one line where
- * O_DIRECT is refused; 1 for every other failure.
+ * backend, plain io_uring and fio, at the depth that the agent has. All read into huge pages; fio
+ * is told to by its C library. What lies below the file system (a hypervisor's cache, a drive's) is
+ * not controlled, and the text says so. Concurrency: one thread, and the OpenCL device's. Failure:
+ * status 77 and one line where O_DIRECT is refused; 1 for every other failure.
  */
 #include <errno.h>
 #include <fcntl.h>
