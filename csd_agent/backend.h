@@ -32,8 +32,11 @@ static inline uint64_t page_ceil(uint64_t at)
     return page_floor(at + CSD_ALIGN - 1);
 }
 
+/* As the device of a file: drive: no OpenCL, the host's CPU scores in the agent's thread. */
+#define CSD_HOST_CPU "host"
+
 struct csd_options {
-    const char *device; /* OpenCL device, as in base/cldevice.h; NULL: the first */
+    const char *device; /* OpenCL device, as in base/cldevice.h, or CSD_HOST_CPU; NULL: the first */
     bool create;        /* make the file when there is none */
     bool on_host;       /* no device: the host's CPU scores, in this process's thread */
     bool force_buffered, force_pread; /* tests: act as if O_DIRECT, io_uring were not to be had */
@@ -57,13 +60,15 @@ struct csd_extent {
 struct csd_capabilities {
     bool casts;     /* scores FP16 keys, too */
     bool host_sees; /* the host may read a batch's memory at the speed of its own */
+    bool looks;     /* program.look is called within execute */
 };
 
 /* What is loaded: the scoring program, and memory for batches. */
 struct csd_program {
     struct kv_geometry geometry;
-    uint64_t batch_bytes; /* capacity of each of SCORE_BATCHES batches */
-    bool cast;            /* keys come in the place of digests */
+    uint64_t batch_bytes;   /* capacity of each of SCORE_BATCHES batches */
+    bool cast;              /* keys come in the place of digests */
+    struct score_look look; /* where the host's CPU scores */
 };
 
 /* Since open. */

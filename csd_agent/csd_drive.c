@@ -44,6 +44,8 @@ struct batch_plan {
     struct csd_extent reads[SCORE_BATCH_PIECES];   /* those that are read from flash */
     uint32_t n_pieces, n_reads;
     uint64_t bytes; /* of pages */
+    uint32_t read;  /* that is looked at next, or in part has been, */
+    uint64_t seen;  /* of its bytes so many */
 };
 
 /* Where the next piece starts: so many slots behind the first of the span. */
@@ -112,6 +114,53 @@ int csd_drive_pool_fd(struct csd_drive *d)
     return csd_pool_fd(d->backend);
 }
 
+/* Is what was read what was written? */
+static int check_read(const struct csd_drive *d, const struct csd_extent *e, struct hill_why *why)
+{
+    uint64_t bad;
+    int status = page_sums_check(&d->sums, e->offset, e->bytes, e->memory, &bad);
+    if (status == 0)
+        return 0;
+    uint64_t from = bad - d->sums.from;
+    uint64_t each =
+        d->layout.key_bytes ? d->layout.key_stripe_bytes : d->layout.digest_stripe_bytes;
+    return hill_fail(
+        why, status,
+        "the %s in page %llu of stripe %llu of the cold pool are damaged (byte %llu of "
+        "the file): the checksum is wrong",
+        d->layout.key_bytes ? "keys" : "digests", (unsigned long long)(from % each / CSD_ALIGN),
+        (unsigned long long)(from / each), (unsigned long long)bad);
+}
+
+/* Is what has come from flash right, up to `end` in memory? */
+static int check_up_to(const struct csd_drive *d, struct batch_plan *plan, const uint8_t *end,
+                       struct hill_why *why)
+{
+    int status = 0;
+    while (status == 0 && plan->read < plan->n_reads) {
+        const struct csd_extent *e = &plan->reads[plan->read];
+        uint8_t *from = (uint8_t *)e->memory + plan->seen;
+        uint64_t left = e->bytes - plan->seen;
+        if (from >= end)
+            break;
+        uint64_t n = left < (uint64_t)(end - from) ? left : page_ceil((uint64_t)(end - from));
+        const struct csd_extent part = {
+            .offset = e->offset + plan->seen, .memory = from, .bytes = n};
+        status = check_read(d, &part, why);
+        plan->seen = n == left ? 0 : plan->seen + n;
+        plan->read += n == left;
+    }
+    return status;
+}
+
+static int check_slice(void *context, uint32_t b, uint64_t from, uint64_t to, struct hill_why *why)
+{
+    struct csd_drive *d = context;
+    struct batch_plan *plan = &d->plans[b];
+    (void)from;
+    return check_up_to(d, plan, (uint8_t *)plan->extents[0].memory + to, why);
+}
+
 int csd_drive_prepare(struct csd_drive *d, const struct pool_layout *layout, struct hill_why *why)
 {
     uint64_t group = (uint64_t)KV_GROUP_TOKENS * pool_read_bytes(layout) + 2 * CSD_ALIGN;
@@ -130,26 +179,9 @@ int csd_drive_prepare(struct csd_drive *d, const struct pool_layout *layout, str
                          "a %s: drive scores digests alone: its pool cannot be one of keys "
                          "(--csd-digests sidecar, --policy hillinfer)",
                          d->ops->scheme);
-    const struct csd_program program = {layout->geometry, d->capacity, pool_has_keys(layout)};
+    const struct csd_program program = {
+        layout->geometry, d->capacity, pool_has_keys(layout), {check_slice, d}};
     return d->ops->load(d->backend, &program, why);
-}
-
-/* Is what was read what was written? */
-static int check_read(const struct csd_drive *d, const struct csd_extent *e, struct hill_why *why)
-{
-    uint64_t bad;
-    int status = page_sums_check(&d->sums, e->offset, e->bytes, e->memory, &bad);
-    if (status == 0)
-        return 0;
-    uint64_t from = bad - d->sums.from;
-    uint64_t each =
-        d->layout.key_bytes ? d->layout.key_stripe_bytes : d->layout.digest_stripe_bytes;
-    return hill_fail(
-        why, status,
-        "the %s in page %llu of stripe %llu of the cold pool are damaged (byte %llu of "
-        "the file): the checksum is wrong",
-        d->layout.key_bytes ? "keys" : "digests", (unsigned long long)(from % each / CSD_ALIGN),
-        (unsigned long long)(from / each), (unsigned long long)bad);
 }
 
 static void note_written(struct csd_drive *d, const struct csd_extent *e, bool written)
@@ -316,19 +348,23 @@ static void take_from_dram(struct csd_drive *d, struct batch_plan *plan)
     }
 }
 
-/* What has come from flash is right, and in DRAM from now on. */
-static int take_reads(struct csd_drive *d, const struct batch_plan *plan, uint64_t *read_bytes,
-                      struct hill_why *why)
+/* Score what has come from flash once it has been found right: where the host's CPU scores slice by
+ * slice, so that memory is read once. What came is in DRAM from now on. */
+static int check_and_execute(struct csd_drive *d, uint32_t b, struct hill_why *why)
 {
+    struct batch_plan *plan = &d->plans[b];
+    const uint8_t *end = (uint8_t *)plan->extents[0].memory + plan->bytes;
     int status = 0;
-    for (uint32_t i = 0; i < plan->n_reads; i++)
-        *read_bytes += plan->reads[i].bytes;
-    for (uint32_t i = 0; d->can.host_sees && status == 0 && i < plan->n_reads; i++) {
-        const struct csd_extent *e = &plan->reads[i];
-        status = check_read(d, e, why);
-        if (status == 0)
-            digest_cache_put(&d->cache, e->offset, e->bytes, e->memory);
-    }
+
+    plan->read = 0;
+    plan->seen = 0;
+    if (d->can.host_sees && !d->can.looks)
+        status = check_up_to(d, plan, end, why);
+    if (status == 0)
+        status = d->ops->execute(d->backend, b, plan->pieces, plan->n_pieces, why);
+    for (uint32_t i = 0; d->can.host_sees && status == 0 && i < plan->n_reads; i++)
+        digest_cache_put(&d->cache, plan->reads[i].offset, plan->reads[i].bytes,
+                         plan->reads[i].memory);
     return status;
 }
 
@@ -375,10 +411,9 @@ static int launch_batch(struct csd_drive *d, struct csd_score_job *job, struct h
     int status = csd_finish(d->backend, b, why);
     if (status != 0)
         return status;
-    status = take_reads(d, plan, &job->flash_read_bytes, why);
-    if (status != 0)
-        return status;
-    return d->ops->execute(d->backend, b, plan->pieces, plan->n_pieces, why);
+    for (uint32_t i = 0; i < plan->n_reads; i++)
+        job->flash_read_bytes += plan->reads[i].bytes;
+    return check_and_execute(d, b, why);
 }
 
 static int hand_over(const struct batch_plan *plan, struct csd_score_job *job,

@@ -1,7 +1,7 @@
 /*
  * csd_agent/file_backend.c - "file:PATH": flash is a file or block device, the drive's processor an
- * OpenCL device, or the host's CPU. Who calls it: through struct csd_ops (backend.h), which also
- * has concurrency and failure.
+ * OpenCL device, or (asked for as CSD_HOST_CPU) the host's CPU without OpenCL. Who calls it:
+ * through struct csd_ops (backend.h), which also has concurrency and failure.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,8 +43,8 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
     if (!f)
         return hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
     f->base.ops = &csd_file_ops;
-    f->on_host = options->on_host;
     f->device = strdup(options->device ? options->device : "");
+    f->on_host = options->on_host || (f->device && strcmp(f->device, CSD_HOST_CPU) == 0);
     int status = f->device ? file_io_open(&f->base.io, rest, options, why)
                            : hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
     if (status != 0) {
@@ -63,8 +63,8 @@ static void file_describe(struct csd_backend *backend, char *text, size_t size)
 
 static struct csd_capabilities file_capabilities(struct csd_backend *backend)
 {
-    (void)backend;
-    return (struct csd_capabilities){.casts = true, .host_sees = true};
+    return (struct csd_capabilities){
+        .casts = true, .host_sees = true, .looks = of(backend)->on_host};
 }
 
 static int file_load(struct csd_backend *backend, const struct csd_program *program,
@@ -75,7 +75,8 @@ static int file_load(struct csd_backend *backend, const struct csd_program *prog
                                             .batch_bytes = program->batch_bytes,
                                             .cast = program->cast,
                                             .on_host = f->on_host,
-                                            .device = f->device};
+                                            .device = f->device,
+                                            .look = program->look};
     uint8_t *batches[SCORE_BATCHES];
     int status = score_device_create(&f->score, &settings, why);
     for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++)

@@ -2,13 +2,14 @@
 #include "csd_agent/page_sums.h"
 
 #include <stdlib.h>
-#include <xxhash.h>
+
+#include "base/xxh3.h"
 
 #define KNOWN (UINT64_C(1) << 32)
 
 static uint64_t sum_of(const uint8_t *page)
 {
-    return KNOWN | (uint32_t)XXH3_64bits(page, CSD_ALIGN);
+    return KNOWN | (uint32_t)xxh3_64(page, CSD_ALIGN);
 }
 
 /* NULL: the page is not of the plane. */

@@ -61,9 +61,30 @@ ints nibble_products(uints key, int4 query)
            (AS_INTS(key >> 16 & 15u) - 8) * query.z + (AS_INTS(key >> 24 & 15u) - 8) * query.w;
 }
 
+#if LANES == 16 && !TASK
+/* Eight tokens' words by products of 16 bits, two at a time: on CPUs fewer instructions than of 32
+ * bits. A pair's sum is at most 2 * 128 * 127, since a query has no -128. */
+int8 pair_products(uint8 key, short16 query)
+{
+    short16 k = as_short16(key);
+    short16 sums = (k << (short)8 >> (short)8) * (query << (short)8 >> (short)8) +
+                   (k >> (short)8) * (query >> (short)8);
+    int8 pairs = as_int8(sums);
+    return (pairs << 16 >> 16) + (pairs >> 16);
+}
+
+ints words_products(uints key, char4 query)
+{
+    short16 q = as_short16((int8)as_int(query));
+    return (ints)(pair_products(key.lo, q), pair_products(key.hi, q));
+}
+#endif
+
 #if !CAST
 /* A word of each token with the query's; a macro, since address spaces of the query differ. */
-#if BITS == 8
+#if BITS == 8 && LANES == 16 && !TASK
+#define PRODUCTS(key, query) words_products(key, (query)[0])
+#elif BITS == 8
 #define PRODUCTS(key, query) word_products(key, convert_int4((query)[0]))
 #else
 #define PRODUCTS(key, query)                                                                       \

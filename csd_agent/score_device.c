@@ -15,7 +15,8 @@
 HILL_EMBED(hill_csd_score_cl, "csd_agent/score.cl");
 
 #define HUGE_BYTES       (2u << 20)
-#define OTHER_LOCAL_SIZE 64u /* work-items of a work-group on devices other than CPUs */
+#define OTHER_LOCAL_SIZE 64u         /* work-items of a work-group on devices other than CPUs */
+#define SLICE_BYTES      (40u << 10) /* on the host: looked at, then scored from the L2 cache */
 
 struct batch {
     cl_command_queue queue; /* of its own: waiting for one batch must not wait for the other */
@@ -41,6 +42,7 @@ struct score_device {
     kv_score_fn *host;      /* NULL: a device scores */
     int8_t *host_mantissas; /* of the query, as it came */
     uint8_t *host_group;    /* of digests, cast */
+    struct score_look look;
     struct batch batches[SCORE_BATCHES];
 };
 
@@ -231,6 +233,7 @@ int score_device_create(struct score_device **out, const struct score_settings *
     d->geometry = s->geometry;
     d->batch_bytes = s->batch_bytes;
     d->cast = s->cast;
+    d->look = s->look;
     d->slots_max = (uint32_t)slots;
     d->groups_max = d->slots_max / SCORE_GROUP_SLOTS + SCORE_BATCH_PIECES;
     int status = s->on_host ? create_host_parts(d, why) : create_parts(d, s->device, s->as, why);
@@ -358,8 +361,8 @@ static uint32_t fill_groups(struct score_device *d, struct batch *batch,
     return n_groups;
 }
 
-/* A piece on the CPU; keys are cast a group at a time. */
-static void score_piece(struct score_device *d, const struct kv_query *query, const uint8_t *from,
+/* A slice on the CPU; keys are cast a group at a time. */
+static void score_slice(struct score_device *d, const struct kv_query *query, const uint8_t *from,
                         uint32_t n_slots, uint16_t *scores)
 {
     const struct kv_geometry *g = &d->geometry;
@@ -377,23 +380,44 @@ static void score_piece(struct score_device *d, const struct kv_query *query, co
     }
 }
 
-static int score_on_host(struct score_device *d, struct batch *batch,
-                         const struct score_piece *pieces, uint32_t n_pieces, struct hill_why *why)
+/* A piece of batch b, slice by slice. */
+static int score_piece(struct score_device *d, uint32_t b, const struct kv_query *query,
+                       const struct score_piece *p, uint16_t *scores, struct hill_why *why)
+{
+    uint32_t slice = SLICE_BYTES / (uint32_t)slots_bytes(d, KV_GROUP_TOKENS) * KV_GROUP_TOKENS;
+    int status = 0;
+
+    if (slice == 0)
+        slice = KV_GROUP_TOKENS;
+    for (uint32_t s = 0, n; status == 0 && s < p->n_slots; s += n) {
+        n = p->n_slots - s < slice ? p->n_slots - s : slice;
+        uint64_t from = p->at + slots_bytes(d, s);
+        if (d->look.look)
+            status = d->look.look(d->look.context, b, from, from + slots_bytes(d, n), why);
+        if (status == 0)
+            score_slice(d, query, d->batches[b].memory + from, n, scores + s);
+    }
+    return status;
+}
+
+static int score_on_host(struct score_device *d, uint32_t b, const struct score_piece *pieces,
+                         uint32_t n_pieces, struct hill_why *why)
 {
     const struct kv_query query = {.mantissas = d->host_mantissas,
                                    .shifts = d->query_bytes + kv_query_words_bytes(&d->geometry),
                                    .importance = d->importance};
     uint32_t done = 0;
+    int status = 0;
     if (n_pieces > SCORE_BATCH_PIECES)
         return hill_fail(why, HILL_E_INVALID, "scoring batch has too many pieces");
-    for (uint32_t i = 0; i < n_pieces; i++) {
+    for (uint32_t i = 0; status == 0 && i < n_pieces; i++) {
         const struct score_piece *p = &pieces[i];
         if (p->n_slots == 0 || p->n_slots > d->slots_max - done || !piece_fits(d, p))
             return hill_fail(why, HILL_E_INVALID, "scoring batch does not fit its buffer");
-        score_piece(d, &query, batch->memory + p->at, p->n_slots, batch->out + done);
+        status = score_piece(d, b, &query, p, d->batches[b].out + done, why);
         done += p->n_slots;
     }
-    return 0;
+    return status;
 }
 
 /* Hand the filled batch and its groups over to a device with memory of its own. */
@@ -432,7 +456,7 @@ int score_device_launch(struct score_device *d, uint32_t b, const struct score_p
 {
     struct batch *batch = &d->batches[b];
     if (d->host)
-        return score_on_host(d, batch, pieces, n_pieces, why);
+        return score_on_host(d, b, pieces, n_pieces, why);
     uint32_t n_groups = fill_groups(d, batch, pieces, n_pieces);
     bool shared = d->device.shares_memory;
 

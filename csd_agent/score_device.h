@@ -9,6 +9,9 @@
  *
  *     memory = map(b); read keys into memory; launch(b, pieces); ... wait(b, &scores)
  *
+ * Without a device the host's CPU scores within launch, slice by slice, and lets its caller look at
+ * each slice first (score_look): what the caller has read then is in the CPU's cache.
+ *
  * Who calls it: file_backend.c. Concurrency: one thread. Failure: HILL_E_NODEV and HILL_E_NOMEM
  * from base/cldevice.h, with the call's name in why.
  */
@@ -42,6 +45,13 @@ enum score_as {
     SCORE_AS_ACCELERATOR,
 };
 
+/* Called before bytes from .. to - 1 of batch b are scored, slice after slice in the order of the
+ * pieces. What is not 0 ends the launch and is its result. */
+struct score_look {
+    int (*look)(void *context, uint32_t b, uint64_t from, uint64_t to, struct hill_why *why);
+    void *context;
+};
+
 struct score_settings {
     struct kv_geometry geometry;
     uint64_t batch_bytes; /* capacity of a batch, a multiple of 4096 */
@@ -49,6 +59,7 @@ struct score_settings {
     bool on_host;       /* no device: kv/score.h on the CPU, in the thread that launches */
     const char *device; /* as in base/cldevice.h */
     enum score_as as;
+    struct score_look look; /* of on_host; look NULL: none */
 };
 
 int score_device_create(struct score_device **out, const struct score_settings *settings,

@@ -9,9 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <xxhash.h>
-
 #include "base/whole_io.h"
+#include "base/xxh3.h"
 #include "pool/pool_disk.h"
 
 void *pool_page_alloc(uint64_t bytes)
@@ -58,10 +57,10 @@ int pool_file_bytes(int fd, uint64_t *bytes, struct hill_why *why)
 
 uint64_t pool_sealed_checksum(const void *pages, uint64_t bytes)
 {
-    return XXH3_64bits((const uint8_t *)pages + sizeof(uint64_t), bytes - sizeof(uint64_t));
+    return xxh3_64((const uint8_t *)pages + sizeof(uint64_t), bytes - sizeof(uint64_t));
 }
 
 uint32_t pool_entry_checksum(const void *entry, uint32_t entry_bytes)
 {
-    return (uint32_t)XXH3_64bits(entry, entry_bytes);
+    return (uint32_t)xxh3_64(entry, entry_bytes);
 }

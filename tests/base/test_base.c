@@ -1,5 +1,6 @@
 /*
- * tests/base/test_base.c - base/error, base/process, base/clock, base/log and base/whole_io.
+ * tests/base/test_base.c - base/error, base/process, base/clock, base/log, base/whole_io and
+ * base/xxh3.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,6 +26,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/whole_io.h"
+#include "base/xxh3.h"
 
 /* ---- error ------------------------------------------------------------------------------ */
 
@@ -299,6 +301,27 @@ static void an_array_grows_no_further_than_its_room_can_say(void **state)
     assert_int_equal(most, 0);
 }
 
+/* ---- xxh3 ------------------------------------------------------------------------------- */
+
+/* As the library has it for every x86-64; of each length up to where all its ways of hashing have
+ * been, then of pages, wherever they begin. */
+static void xxh3_is_the_same_by_wide_vectors(void **state)
+{
+    static uint8_t bytes[3 * 4096 + 64];
+    uint64_t word = 1;
+    (void)state;
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        word = word * 6364136223846793005u + 1442695040888963407u;
+        bytes[i] = (uint8_t)(word >> 56);
+    }
+    for (size_t n = 0; n <= 2100; n++)
+        assert_true(xxh3_64(bytes + n % 64, n) == XXH3_64bits(bytes + n % 64, n));
+    for (size_t from = 0; from < 64; from++)
+        for (size_t n = 4096; n <= sizeof bytes - 64; n += 4096)
+            assert_true(xxh3_64(bytes + from, n) == XXH3_64bits(bytes + from, n));
+    assert_true(xxh3_64(bytes, 4096) != xxh3_64(bytes + 1, 4096));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +340,7 @@ int main(void)
         cmocka_unit_test(levels_are_parsed),
         cmocka_unit_test(an_array_grows_no_further_than_its_room_can_say),
         cmocka_unit_test(a_read_ends_at_the_files_end_and_a_full_device_is_named),
+        cmocka_unit_test(xxh3_is_the_same_by_wide_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

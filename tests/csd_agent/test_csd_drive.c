@@ -505,6 +505,24 @@ static void test_a_damaged_page_is_named(void **state)
     random_seed(45);
     fail_often(&(struct csd_options){.on_host = true, .force_pread = true}, true);
     fail_often(&(struct csd_options){.on_host = true}, true);
+    fail_often(&(struct csd_options){0}, true);
+}
+
+static void test_the_hosts_cpu_can_be_asked_for(void **state)
+{
+    struct rig r;
+    struct asked q;
+    char text[200];
+
+    (void)state;
+    random_seed(46);
+    open_rig(&r, &(struct csd_options){.device = CSD_HOST_CPU});
+    csd_drive_describe(r.drive, text, sizeof text);
+    assert_non_null(strstr(text, "the host's CPU"));
+    begin_asked(&q, &r);
+    random_spans(&q, N_STRIPES);
+    score_all(&q);
+    close_rig(&r);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
@@ -517,6 +535,7 @@ int main(void)
         TEST(test_random_queries_equal_the_reference),
         TEST(test_a_page_that_cannot_be_read_is_named),
         TEST(test_a_damaged_page_is_named),
+        TEST(test_the_hosts_cpu_can_be_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

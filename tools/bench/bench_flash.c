@@ -9,18 +9,20 @@
  * it is installed, in turn on the same bytes of the same file: the digest region of a cold pool,
  * written here with random digests and removed at the end. Also the same kernel over digests that
  * are in memory. The agent is compared with the fastest of either kind of loop. The
- * sum of the scores is checked against the reference. Then entries, an entry a page, as a fetch
- * reads them where no two are neighbours: through the agent's backend, plain io_uring and fio, at
- * the depth that the agent has. All read into huge pages; fio is told to by its C library. What
- * lies below the file system (a hypervisor's cache, a drive's) is not controlled, and the text says
- * so. Concurrency: one thread, and the OpenCL device's. Failure: status 77 and one line where
- * O_DIRECT is refused; 1 for every other failure.
+ * sum of the scores is checked against the reference. Beside each rate stands the CPU time of the
+ * method's process, all threads: what decides where other processes want the CPUs, too. Then
+ * entries, an entry a page, as a fetch reads them where no two are neighbours: through the agent's
+ * backend, plain io_uring and fio, at the depth that the agent has. All read into huge pages; fio
+ * is told to by its C library. What lies below the file system (a hypervisor's cache, a drive's) is
+ * not controlled, and the text says so. Concurrency: one thread, and the OpenCL device's. Failure:
+ * status 77 and one line where O_DIRECT is refused; 1 for every other failure.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -62,6 +64,7 @@ struct file {
     uint32_t n_stripes;    /* what the agent reads */
     uint64_t score_sum;    /* of all its slots, by the reference */
     uint64_t word_sum;     /* of `bytes` */
+    uint64_t query_bytes;  /* that a query reads of flash */
     uint8_t *buffers;      /* [BUFFER_BYTES], from it [depth][block_bytes] */
     uint32_t n_entries, n_reads;
     uint64_t entries;   /* where they begin */
@@ -101,7 +104,7 @@ static void open_file(const struct bench_options *options)
 /* The agent's drive over the file, and a device of its own for the figure from memory. */
 static void open_agent(void)
 {
-    struct csd_options options = {0};
+    struct csd_options options = {.device = getenv("CSD_DEVICE")};
     struct hill_why why = {""};
     char url[4200];
     snprintf(url, sizeof(url), "file:%s", file.path);
@@ -401,6 +404,7 @@ static double read_agent(struct way way)
     double seconds = (double)(clock_now_ns() - start) * 1e-9;
     if (sum != file.score_sum)
         bench_fail("the agent's scores are not the reference's");
+    file.query_bytes = job.flash_read_bytes;
     return seconds * (double)file.bytes / (double)job.flash_read_bytes;
 }
 
@@ -469,58 +473,86 @@ enum {
 };
 _Static_assert(FILE_IO_DEPTH <= DEPTH_MAX, "a buffer for each");
 
-/* amount: of what the unit says, in a round. */
-static void print_table(const char *unit, double amount, const struct method *list, uint32_t n,
-                        const struct bench_samples *seconds)
+/* What a method took, a sample a round. */
+struct taken {
+    struct bench_samples seconds, cpu; /* cpu: seconds of it, user and system */
+};
+
+/* amount: of what the unit says, in a round; gb: of what is read. */
+static void print_table(const char *unit, double amount, double gb, const struct method *list,
+                        uint32_t n, const struct taken *taken)
 {
-    printf("| method | %s, median | lowest - highest | the agent's share of it, round by round: "
-           "median | " BENCH_QUARTILES_TEXT " |\n|---|---:|---:|---:|---:|\n",
+    printf("| method | %s, median | lowest - highest | CPU s a GB, median | the agent's share of "
+           "the rate, round by round: median | " BENCH_QUARTILES_TEXT
+           " |\n|---|---:|---:|---:|---:|---:|\n",
            unit);
     for (uint32_t m = 0; m < n; m++) {
-        if (seconds[m].count == 0)
+        const struct bench_samples *seconds = &taken[m].seconds;
+        if (seconds->count == 0)
             continue;
-        struct bench_samples share = bench_ratios(&seconds[m], &seconds[0]);
-        printf("| %s | %.2f | %.2f - %.2f | ", list[m].name, amount / bench_median(&seconds[m]),
-               amount / bench_highest(&seconds[m]), amount / bench_lowest(&seconds[m]));
+        struct bench_samples share = bench_ratios(seconds, &taken[0].seconds);
+        printf("| %s | %.2f | %.2f - %.2f | %.3f | ", list[m].name, amount / bench_median(seconds),
+               amount / bench_highest(seconds), amount / bench_lowest(seconds),
+               bench_median(&taken[m].cpu) / gb);
         bench_print_quartiles(&share, "%.2f | %.2f - %.2f |\n");
     }
 }
 
 /* The agent beside the fastest of the loops that sum, or of those that do not. */
-static void print_share(bool sums, const char *what, const struct bench_samples *seconds)
+static void print_share(bool sums, const char *what, const struct taken *taken)
 {
     uint32_t best = 0;
     for (uint32_t m = 1; m < N_METHODS; m++)
         if (methods[m].read == read_uring && methods[m].way.sums == sums &&
-            (best == 0 || bench_median(&seconds[m]) < bench_median(&seconds[best])))
+            taken[m].seconds.count > 0 &&
+            (best == 0 || bench_median(&taken[m].seconds) < bench_median(&taken[best].seconds)))
             best = m;
-    struct bench_samples share = bench_ratios(&seconds[best], &seconds[0]);
+    if (best == 0)
+        return;
+    struct bench_samples share = bench_ratios(&taken[best].seconds, &taken[0].seconds);
     printf("%s is fastest as \"%s\": ", what, methods[best].name);
     bench_print_quartiles(&share, "the agent has %.2f of it (%.2f - %.2f). ");
 }
 
-/* A round of each method. */
+/* Of this process and of those that it has waited for. */
+static double cpu_seconds(void)
+{
+    struct rusage own, children;
+    if (getrusage(RUSAGE_SELF, &own) != 0 || getrusage(RUSAGE_CHILDREN, &children) != 0)
+        bench_fail("asking for CPU time: %s", strerror(errno));
+    const struct timeval *parts[] = {&own.ru_utime, &own.ru_stime, &children.ru_utime,
+                                     &children.ru_stime};
+    double seconds = 0;
+    for (uint32_t i = 0; i < sizeof(parts) / sizeof(*parts); i++)
+        seconds += (double)parts[i]->tv_sec + (double)parts[i]->tv_usec * 1e-6;
+    return seconds;
+}
+
+/* A round of each method that is asked for; the agent always is. */
 static void measure(const struct bench_options *options, uint32_t round, bool fio,
-                    const struct method *list, uint32_t n, struct bench_samples *seconds)
+                    const struct method *list, uint32_t n, struct taken *taken)
 {
     for (uint32_t m = 0; m < n; m++) {
-        if ((list[m].read == read_fio || list[m].read == read_entries_fio) && !fio)
+        if (((list[m].read == read_fio || list[m].read == read_entries_fio) && !fio) ||
+            (m > 0 && !bench_is_asked("TESTS", list[m].name)))
             continue;
         bench_progress(round, options->rounds, list[m].name);
-        bench_sample(&seconds[m], list[m].read(list[m].way));
+        double cpu = cpu_seconds();
+        bench_sample(&taken[m].seconds, list[m].read(list[m].way));
+        bench_sample(&taken[m].cpu, cpu_seconds() - cpu);
     }
 }
 
 int main(int argc, char **argv)
 {
     struct bench_options options = bench_start("flash", argc, argv);
-    static struct bench_samples seconds[N_METHODS], entry_seconds[N_ENTRY_METHODS];
+    static struct taken taken[N_METHODS], entries_taken[N_ENTRY_METHODS];
     char description[300];
     bool fio = fio_there();
     make_file(&options);
     for (uint32_t round = 1; round <= options.rounds; round++) {
-        measure(&options, round, fio, methods, N_METHODS, seconds);
-        measure(&options, round, fio, entry_methods, N_ENTRY_METHODS, entry_seconds);
+        measure(&options, round, fio, methods, N_METHODS, taken);
+        measure(&options, round, fio, entry_methods, N_ENTRY_METHODS, entries_taken);
         bench_progress(round, options.rounds, "");
     }
     csd_drive_describe(drive, description, sizeof(description));
@@ -530,20 +562,24 @@ int main(int argc, char **argv)
         "methods in turn. The agent: %s; a query over all of them, scores equal to "
         "the reference's. The plain io_uring loops read into registered buffers in huge pages.\n",
         (unsigned long long)(file.bytes >> 20), KV_HEADS, HEAD_DIM, options.rounds, description);
+    printf("A query reads %.4f bytes a byte of digests. ",
+           (double)file.query_bytes / ((double)file.n_stripes * file.layout.stripe_slots *
+                                       kv_digest_bytes(&file.layout.geometry)));
     printf("What lies below the file system (a hypervisor's or a drive's cache) is part of what "
            "was measured.%s\n\n",
            fio ? " fio reads into huge pages, too (`" HUGE_FOR_FIO "`)."
                : " fio is not installed here: no figure of it.");
-    print_table("GB/s", (double)file.bytes * 1e-9, methods, N_METHODS, seconds);
+    print_table("GB/s", (double)file.bytes * 1e-9, (double)file.bytes * 1e-9, methods, N_METHODS,
+                taken);
     printf("\n");
-    print_share(false, "Plain io_uring", seconds);
-    print_share(true, "io_uring with a sum of what has been read", seconds);
+    print_share(false, "Plain io_uring", taken);
+    print_share(true, "io_uring with a sum of what has been read", taken);
     printf("\n");
     printf("\nEntries at random places: %u reads of %u bytes among %u MiB of entries; the agent "
            "fetches %u at a time and waits for them, the others keep 64 on their way.\n\n",
            file.n_reads, ENTRY_BYTES, file.n_entries / (1048576 / ENTRY_BYTES), SELECTED);
-    print_table("thousand reads/s", file.n_reads * 1e-3, entry_methods, N_ENTRY_METHODS,
-                entry_seconds);
+    print_table("thousand reads/s", file.n_reads * 1e-3, file.n_reads * (double)ENTRY_BYTES * 1e-9,
+                entry_methods, N_ENTRY_METHODS, entries_taken);
     free(file.entry_at);
     csd_drive_close(drive);
     score_device_destroy(device);
