@@ -45,7 +45,7 @@ FLAGS_ubsan   := -O1 -g -fno-omit-frame-pointer -fsanitize=undefined -fno-saniti
 FLAGS_asan+ubsan := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 # fault points of base/fault.h (make FAULTS=1); not -O2, to build soon
 FLAGS_faults  := -O1 -g1 -fno-omit-frame-pointer -DHILL_FAULTS
-FLAGS_tsan    := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
+FLAGS_tsan    := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
 # by tests/fuzz/run with clang, whose own warnings are not a reason not to fuzz
 FLAGS_fuzz    := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
                  -fno-sanitize-recover=undefined -Wno-error
