@@ -113,7 +113,7 @@ plain_value() {
 # plain_field FILE JQ-FILTER: what jq -r prints of ".KEY.KEY..." or "\(.KEY) \(.KEY)", where that can be read off; 1: jq knows.
 # A test asks hundreds of times, and jq 1.6 takes longer to start (35 ms) than many an answer to come.
 plain_field() {
-    local text path value values=() template='^"(\\\((\.[a-z_.]+)\) ?)+"$' plain='^(\.[a-z_]+)+$' paths=()
+    local text="" path value values=() template='^"(\\\((\.[a-z_.]+)\) ?)+"$' plain='^(\.[a-z_]+)+$' paths=()
     if [[ $2 =~ $plain ]]; then
         paths=("$2")
     elif [[ $2 =~ $template ]]; then
