@@ -94,44 +94,8 @@ run_json() {
     "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" --json "$@" >"$out" 2>"$out.err"
 }
 
-# plain_value JSON .KEY.KEY...: into $value; 1: no number without a point, no string without a backslash, no word: jq knows. JSON is
-# one object as the programs print it, two blanks a level.
-plain_value() {
-    local rest=$1 keys_of_path key indent="  " found
-    IFS=. read -ra keys_of_path <<<"${2#.}"
-    for key in "${keys_of_path[@]}"; do
-        found=${rest#*$'\n'"$indent\"$key\": "}
-        [ "$found" != "$rest" ] || return 1
-        rest=${found%%$'\n'"${indent}"[!\ ]*} # its last line, or what is within it
-        indent+="  "
-    done
-    value=${rest%%,}
-    [[ $value =~ ^(-?[0-9]{1,15}|true|false|null|\"[^\"\\]*\")$ ]] || return 1
-    value=${value#\"} value=${value%\"}
-}
-
-# plain_field FILE JQ-FILTER: what jq -r prints of ".KEY.KEY..." or "\(.KEY) \(.KEY)", where that can be read off; 1: jq knows.
-# A test asks hundreds of times, and jq 1.6 takes longer to start (35 ms) than many an answer to come.
-plain_field() {
-    local json="" path value of_each=() template='^"(\\\((\.[a-z_.]+)\) ?)+"$' plain='^(\.[a-z_]+)+$' filter_paths=()
-    if [[ $2 =~ $plain ]]; then
-        filter_paths=("$2")
-    elif [[ $2 =~ $template ]]; then
-        read -ra filter_paths <<<"${2//[\\()\"]/}"
-    else
-        return 1
-    fi
-    IFS= read -rd '' json 2>/dev/null <"$1"
-    [[ $json = '{'$'\n'* && $json != *$'\n{\n'* ]] || return 1 # one object
-    for path in "${filter_paths[@]}"; do
-        plain_value "$json" "$path" || return 1
-        of_each+=("$value")
-    done
-    echo "${of_each[*]}"
-}
-
 field() { # FILE JQ-FILTER
-    plain_field "$1" "$2" || jq -r "$2" "$1"
+    jq -r "$2" "$1"
 }
 
 hashes() { # FILE
