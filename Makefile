@@ -29,6 +29,10 @@ PACKAGES := libzmq liburing OpenCL libprotobuf-c inih jansson libxxhash libpcre2
 
 O := build/$(CONFIG)
 BIN := $(if $(filter release,$(CONFIG)),build/bin,$(O)/bin)
+# What a FAULTS build has beside the objects of a release build (in $(PLAIN)) is what includes base/fault.h.
+PLAIN := $(if $(filter faults,$(CONFIG)),build/release,$(O))
+FAULT_SOURCES := $(if $(filter faults,$(CONFIG)),$(shell grep -l 'include "base/fault' *.c */*.c */*/*.c 2>/dev/null))
+objects = $(foreach c,$(1),$(if $(filter $(c),$(FAULT_SOURCES)),$(O),$(PLAIN))/$(c:.c=.o))
 
 comma := ,
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
@@ -41,7 +45,7 @@ FLAGS_ubsan   := -O1 -g -fno-omit-frame-pointer -fsanitize=undefined -fno-saniti
 FLAGS_asan+ubsan := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 # fault points of base/fault.h (make FAULTS=1); not -O2, to build soon
 FLAGS_faults  := -O1 -g1 -fno-omit-frame-pointer -DHILL_FAULTS
-FLAGS_tsan    := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
+FLAGS_tsan    := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
 # by tests/fuzz/run with clang, whose own warnings are not a reason not to fuzz
 FLAGS_fuzz    := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
                  -fno-sanitize-recover=undefined -Wno-error
@@ -49,7 +53,7 @@ FLAGS_fuzz    := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,addres
 override CFLAGS += -std=c11 -D_GNU_SOURCE $(WARNINGS) $(FLAGS_$(CONFIG)) -ffp-contract=off -pthread \
           -DHILL_VERSION='"$(VERSION)"' -DCL_TARGET_OPENCL_VERSION=120
 PACKAGE_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
-override CPPFLAGS += -I. -I$(O) $(PACKAGE_CFLAGS)
+override CPPFLAGS += -I. -I$(PLAIN) $(PACKAGE_CFLAGS)
 override LDFLAGS += -pthread $(filter -fsanitize%,$(FLAGS_$(CONFIG)))
 # what base/fault_calls.c stands in front of
 FAULT_CALLS := malloc calloc realloc aligned_alloc strdup mmap read pread write pwrite ftruncate fallocate \
@@ -70,17 +74,17 @@ SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/m
 .SUFFIXES:
 
 # ---- sources -------------------------------------------------------------------------------
-PROTO_C := $(O)/proto/hill.pb-c.c
-PROTO_H := $(O)/proto/hill.pb-c.h
+PROTO_C := $(PLAIN)/proto/hill.pb-c.c
+PROTO_H := $(PLAIN)/proto/hill.pb-c.h
 
 define library_rules
-$(1)_objects := $$(patsubst %.c,$(O)/%.o,$$(wildcard $(1)/*.c))
+$(1)_objects := $$(call objects,$$(wildcard $(1)/*.c))
 $(O)/lib$(1).a: $$($(1)_objects)
 	@rm -f $$@
 	@ar rcs $$@ $$^
 endef
 $(foreach l,$(LIBRARIES),$(eval $(call library_rules,$(l))))
-$(O)/libproto.a: $(O)/proto/hill.pb-c.o
+$(O)/libproto.a: $(PLAIN)/proto/hill.pb-c.o
 
 # A library may use those to its left in base, shm, kv, placement, proto, recording, pool, model, session, prefix, chat; archives are grouped once.
 ARCHIVES := $(foreach l,$(LIBRARIES),$(O)/lib$(l).a)
@@ -89,10 +93,10 @@ LINK = @mkdir -p $(@D); echo "  LINK  $@"; \
 
 # $(1) program, $(2) folder: all of the folder but main.c is also an archive, for the folder's tests
 define program_rules
-$(2)_objects := $$(patsubst %.c,$(O)/%.o,$$(wildcard $(2)/*.c))
+$(2)_objects := $$(call objects,$$(wildcard $(2)/*.c))
 $(BIN)/$(1): $$($(2)_objects) $(O)/commit.o $(ARCHIVES)
 	$$(LINK)
-$(notdir $(2))_parts := $$(filter-out $(O)/$(2)/main.o,$$($(2)_objects))
+$(notdir $(2))_parts := $$(filter-out %/main.o,$$($(2)_objects))
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
 
@@ -124,7 +128,7 @@ TEST_PROGRAMS := $(patsubst tests/%.c,$(O)/tests/%,$(TEST_SOURCES))
 # tests/<folder>/*.c that are no tests are rigs: one archive, of which a test takes what it names; not fuzzers, nor
 # what is linked with another engine (oracle)
 RIGS := $(O)/tests/librigs.a
-$(RIGS): $(patsubst %.c,$(O)/%.o,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c tests/chaos/*.c tests/net/*.c tests/oracle/*.c),\
+$(RIGS): $(call objects,$(filter-out $(TEST_SOURCES) $(wildcard tests/fuzz/*.c tests/chaos/*.c tests/net/*.c tests/oracle/*.c),\
     $(wildcard tests/*/*.c)))
 	@mkdir -p $(@D); rm -f $@
 	@ar rcs $@ $^; twice=$$(nm --defined-only $@ 2>/dev/null | awk 'NF == 3 && $$2 ~ /[TDBR]/ {print $$3}' | \
@@ -183,21 +187,29 @@ $(O)/tests/fuzz/fuzz_http: override LDLIBS += $(shell pkg-config --libs libmicro
 $(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)
 	$(LINK)
 
-$(O)/%.o: %.c | $(PROTO_H)
+define compile
 	@mkdir -p $(@D); echo "  CC    $<"
 	@$(CC) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
+endef
+$(O)/%.o: %.c | $(PROTO_H)
+	$(compile)
+ifneq ($(PLAIN),$(O))
+$(PLAIN)/%.o: override CFLAGS := $(subst $(FLAGS_$(CONFIG)),$(FLAGS_release),$(CFLAGS))
+$(PLAIN)/%.o: %.c | $(PROTO_H)
+	$(compile)
+endif
 
 # an object that embeds kernels is rebuilt when one of its folder changes, and so is that of the page
-$(O)/gateway/job_ask.o: gateway/page.html
-$(foreach f,gpu_worker csd_agent,$(eval $$(patsubst %.c,$(O)/%.o,$$(wildcard $(f)/*.c)): $$(wildcard $(f)/*.cl)))
+$(PLAIN)/gateway/job_ask.o: gateway/page.html
+$(foreach f,gpu_worker csd_agent,$(eval $$(call objects,$$(wildcard $(f)/*.c)): $$(wildcard $(f)/*.cl)))
 
 $(PROTO_C) $(PROTO_H) &: proto/hill.proto
-	@mkdir -p $(O)/proto; echo "  PROTO $<"
-	@protoc-c --c_out=$(O)/proto -Iproto hill.proto
-$(O)/proto/hill.pb-c.o: $(PROTO_C)
+	@mkdir -p $(PLAIN)/proto; echo "  PROTO $<"
+	@protoc-c --c_out=$(PLAIN)/proto -Iproto hill.proto
+$(PLAIN)/proto/hill.pb-c.o: $(PROTO_C)
 	@$(CC) $(filter-out -W%,$(CFLAGS)) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 
--include $(shell find $(O) -name '*.d' 2>/dev/null)
+-include $(shell find $(sort $(O) $(PLAIN)) -name '*.d' 2>/dev/null)
 
 # ---- targets -------------------------------------------------------------------------------
 .PHONY: all programs tests debug asan tsan ubsan deps demo check check-quick check-sanitized check-models check-opencl \

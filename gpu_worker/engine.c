@@ -101,10 +101,46 @@ uint64_t engine_kernels(void)
     return hash;
 }
 
+/* A program is built with the options that its text asks for and no others: models that differ in
+ * the rest share it, and a device's compiler, which takes seconds, is asked once. */
+static void write_options(const struct engine *e, enum program program, int dot, char *options,
+                          size_t size)
+{
+    const struct model_hparams *hp = &e->hp;
+    /* attention has shared.cl's activation, too, and does not call it */
+    int activation = program == PROGRAM_ATTENTION ? 0 : (int)hp->arch->activation;
+    int used =
+        snprintf(options, size, "-cl-std=CL1.2 -DROWS=%u -DACTIVATION=%d", TILE_ROWS, activation);
+    if (program != PROGRAM_ATTENTION)
+        used += snprintf(options + used, size - (size_t)used, " -DTYPES=%uu -DHILL_DOT=%d",
+                         e->types, dot);
+    if (program != PROGRAM_MATMUL)
+        used += snprintf(options + used, size - (size_t)used,
+                         " -DLAYER_NORM=%d -DNORM_HEADS=%d -DSUBS=%u -DKEYS=%u -DHEAD_DIM=%u "
+                         "-DN_HEADS=%u -DN_KV_HEADS=%u -DROPE_DIMS=%u -DSCORE_SCALE=%.9ef",
+                         hp->arch->norm == ARCH_NORM_LAYER, engine_norms_heads(e), ATTEND_SUBTILES,
+                         ATTEND_KEYS, hp->head_dim, hp->n_heads, hp->n_kv_heads, hp->rope_dims,
+                         1.4426950408889634 / sqrt(hp->attention_dims));
+    if (program == PROGRAM_ATTENTION)
+        used += snprintf(options + used, size - (size_t)used, " -DWINDOWS=%d", hp->window > 0);
+    if (e->device.has_groups)
+        used += snprintf(options + used, size - (size_t)used,
+                         " -DLANES=%d -DGROUP_ITEMS=%u -DGROUP_HEADS=%u -DX_SPACE=%s",
+                         program == PROGRAM_ATTENTION ? 16 : 1, CLDEVICE_GROUP_ITEMS, GROUP_HEADS,
+                         program == PROGRAM_MATMUL ? "__local" : "__global");
+    if (program == PROGRAM_DECODE)
+        snprintf(options + used, size - (size_t)used,
+                 " -DNORM_BRANCHES=%d -DDECODE_TILE=%u -DQKV_DIMS=%u -DMAX_ROWS=%u -DX_STRIDE=%u "
+                 "-DACT_STRIDE=%u -DLOGITS_STRIDE=%u -DQUANT_STRIDE=%u -DQUANT_BLOCKS=%u",
+                 engine_norms_branches(e), DECODE_TILE,
+                 (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim, ENGINE_SEQUENCES_MAX,
+                 e->hidden_stride, e->act_stride, logits_stride(e),
+                 e->quantised ? quant_stride(e) : 0, QUANT_BLOCKS);
+}
+
 static cl_program build_program(struct engine *e, enum program program, int dot,
                                 struct hill_why *why)
 {
-    const struct model_hparams *hp = &e->hp;
     static const char *const parts[2][PROGRAM_COUNT][4] = {
         {{gpu_worker_product_cl, gpu_worker_matmul_cl, "", ""},
          {gpu_worker_attention_cl, "", "", ""},
@@ -115,32 +151,7 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
          {gpu_worker_product_cl, gpu_worker_step_cl, gpu_worker_decode_groups_cl, ""}}};
     const char *const *part = parts[e->device.has_groups][program];
     char options[1024], *source = NULL;
-    int used = snprintf(options, sizeof options,
-                        "-cl-std=CL1.2 -DROWS=%u -DACTIVATION=%d -DLAYER_NORM=%d -DNORM_HEADS=%d "
-                        "-DNORM_BRANCHES=%d -DWINDOWS=%d",
-                        TILE_ROWS, (int)hp->arch->activation, hp->arch->norm == ARCH_NORM_LAYER,
-                        engine_norms_heads(e), engine_norms_branches(e), hp->window > 0);
-    if (program != PROGRAM_ATTENTION)
-        used += snprintf(options + used, sizeof options - (size_t)used,
-                         " -DTYPES=%uu -DHILL_DOT=%d", e->types, dot);
-    if (program != PROGRAM_MATMUL)
-        used += snprintf(options + used, sizeof options - (size_t)used,
-                         " -DSUBS=%u -DKEYS=%u -DHEAD_DIM=%u -DN_HEADS=%u -DN_KV_HEADS=%u "
-                         "-DROPE_DIMS=%u -DSCORE_SCALE=%.9ef",
-                         ATTEND_SUBTILES, ATTEND_KEYS, hp->head_dim, hp->n_heads, hp->n_kv_heads,
-                         hp->rope_dims, 1.4426950408889634 / sqrt(hp->attention_dims));
-    if (e->device.has_groups)
-        used += snprintf(options + used, sizeof options - (size_t)used,
-                         " -DLANES=%d -DGROUP_ITEMS=%u -DGROUP_HEADS=%u -DX_SPACE=%s",
-                         program == PROGRAM_ATTENTION ? 16 : 1, CLDEVICE_GROUP_ITEMS, GROUP_HEADS,
-                         program == PROGRAM_MATMUL ? "__local" : "__global");
-    if (program == PROGRAM_DECODE)
-        snprintf(options + used, sizeof options - (size_t)used,
-                 " -DDECODE_TILE=%u -DQKV_DIMS=%u -DMAX_ROWS=%u -DX_STRIDE=%u -DACT_STRIDE=%u "
-                 "-DLOGITS_STRIDE=%u -DQUANT_STRIDE=%u -DQUANT_BLOCKS=%u",
-                 DECODE_TILE, (hp->n_heads + 2 * hp->n_kv_heads) * hp->head_dim,
-                 ENGINE_SEQUENCES_MAX, e->hidden_stride, e->act_stride, logits_stride(e),
-                 quant_stride(e), QUANT_BLOCKS);
+    write_options(e, program, dot, options, sizeof options);
     if (asprintf(&source, "%s%s%s%s%s", gpu_worker_shared_cl, part[0], part[1], part[2], part[3]) <
         0) {
         hill_fail(why, HILL_E_NOMEM, "no memory for the kernels' source");

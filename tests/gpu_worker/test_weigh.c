@@ -82,7 +82,6 @@ static void of_every_shape(void **state)
     s.head_dim = s.rope_dims = 80;
     s.n_layers = 1; /* the last layer is the first */
     compare_with_reference(&s, 150, 64, 5);
-    s.type = GGUF_TENSOR_F16;
     compare_with_reference(&s, 600, 512, 6);
 }
 

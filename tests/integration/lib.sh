@@ -94,7 +94,7 @@ run_json() {
     "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" --json "$@" >"$out" 2>"$out.err"
 }
 
-field() { # FILE JQ-PATH
+field() { # FILE JQ-FILTER
     jq -r "$2" "$1"
 }
 

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 unset HILL_NO_PREFIX_CACHE # as it is by default: what finished requests have left is used
 
-"$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 7 \
+"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
     -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 for n in 1 2 3; do head -c $((900 + 100 * n)) "$text" >"$work/prompt.$n"; done
 head -c 6000 "$text" >"$work/prompt.long"

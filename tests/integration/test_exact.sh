@@ -9,21 +9,7 @@ unset HILL_EXACT_BELOW
     -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
 options=(-m "$work/random.gguf" -c 4096 --beta 0.25 --temp 0 --ignore-eos)
 
-# The longest prefix of the text that has this many tokens.
-prompt_of() { # TOKENS FILE BYTES MORE: it has from BYTES to BYTES + MORE bytes
-    local low=$3 high=$(($3 + $4)) middle
-    while [ "$low" -lt "$high" ]; do
-        middle=$(((low + high + 1) / 2))
-        head -c $middle "$text" >"$2"
-        hillctl generate -f "$2" -n 1 --temp 0 --json >"$work/count" 2>"$work/count.err" || fail "count: $(cat "$work/count.err")"
-        if [ "$(field "$work/count" .prompt_tokens)" -le "$1" ]; then low=$middle; else high=$((middle - 1)); fi
-    done
-    head -c "$low" "$text" >"$2"
-}
-up -m "$work/random.gguf" -c 8192 --policy full || fail "up"
-prompt_of 2046 "$work/p2046" 2000 6000
-for n in 2047 2048 2049; do prompt_of $n "$work/p$n" "$(stat -c %s "$work/p$((n - 1))")" 30; done
-down || fail "down"
+for n in 2046 2047 2048 2049; do head -c $((n - 1)) "$text" >"$work/p$n"; done # a byte is a token, one is the start of the text
 
 # run NAME PROMPT TOKENS ARGUMENTS...
 run() {
@@ -47,25 +33,25 @@ for n in 2047 2048 2049; do
     [ $n -ge 2048 ] || same=full
     expect "$n tokens: as $same" "$(of default)" "$(of $same)"
     [ "$(of full)" != "$(of off)" ] || fail "$n tokens: nothing tells the two apart"
+    [ $n != 2047 ] || full=$(of full) off=$(of off) full_logits=$(field "$work/full" .logits_hash) # they are compared with below
 done
 
 # who asks for a share or a budget has it, unless --exact-below is given, too
 run alpha p2047 2 --alpha 0.2
-run off p2047 2 --exact-below 0
-expect "--alpha alone" "$(field "$work/alpha" .exact_below) $(of alpha)" "0 $(of off)"
+expect "--alpha alone" "$(field "$work/alpha" .exact_below) $(of alpha)" "0 $off"
 HILL_BUDGET=410 run budget p2047 2
-expect "HILL_BUDGET alone" "$(field "$work/budget" .exact_below) $(of budget)" "0 $(of off)"
+expect "HILL_BUDGET alone" "$(field "$work/budget" .exact_below) $(of budget)" "0 $off"
 run both p2047 2 --alpha 0.2 --exact-below 2048
-run full p2047 2 --policy full
-expect "--alpha with --exact-below" "$(of both)" "$(of full)"
+expect "--alpha with --exact-below" "$(of both)" "$full"
 
 # across the border in one answer, wherever entries lie and however queries are made, under every policy
-run cross p2046 8
-expect "across the border: tokens a query at the end" "$(field "$work/cross" .budget)" 411
+run across p2046 8
+expect "across the border: tokens of the prompt" "$(field "$work/across" .prompt_tokens)" 2046
+expect "across the border: tokens a query at the end" "$(field "$work/across" .budget)" 411
 for other in "--csd none" "--hot-mb 8 --beta 0.05 --placement recency" "--speculate verify" "-t 1 --simd reference"; do
     # shellcheck disable=SC2086  # words
     run other p2046 8 $other
-    expect "across the border, $other" "$(of other)" "$(of cross)"
+    expect "across the border, $other" "$(of other)" "$(of across)"
 done
 run guessed p2046 8 --speculate on
 run other p2046 8 --speculate on --csd none
@@ -75,17 +61,16 @@ for policy in h2o oracle leoam prefetch; do
     run other p2046 8 --policy $policy --hot-mb 12 --beta 0.1
     expect "$policy across the border" "$(of other)" "$(of cross)"
     run exact p2047 2 --policy $policy
-    expect "$policy at 2047: logits" "$(field "$work/exact" .logits_hash)" "$(field "$work/full" .logits_hash)"
+    expect "$policy at 2047: logits" "$(field "$work/exact" .logits_hash)" "$full_logits"
 done
 
 # a session saved below, after a decode step, and restored; the term is the pipeline's
-run cross p2046 8
 up "${options[@]:0:4}" --beta 0.25 || fail "up"
 expect "status: exact_below" "$(status | jq .exact_below)" 2048
 [ -n "$(segments)" ] || fail "no segments of a running pipeline are found"
 hillctl generate -f "$work/p2046" -n 2 --temp 0 --ignore-eos --json --save "$work/s" >"$work/part" || fail "save"
 hillctl restore "$work/s" -n 6 --json >"$work/rest" || fail "restore"
-expect "restored across the border" "$(hashes "$work/rest") $(field "$work/rest" .budget)" "$(hashes "$work/cross") 411"
+expect "restored across the border" "$(hashes "$work/rest") $(field "$work/rest" .budget)" "$(hashes "$work/across") 411"
 down || fail "down"
 up "${options[@]:0:4}" --exact-below 1024 || fail "up"
 expect_one_line "restored with --exact-below 1024" 100 hillctl restore "$work/s" -n 6

@@ -4,7 +4,7 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-pass_key_prompt 1500 1500 >"$work/licence"
+pass_key_prompt 800 800 >"$work/licence"
 {
     printf 'Once upon a time, there was a little girl named Lily. %.0s' 1 2 3 4 5 6
     printf 'She loved to play outside in the park with her dog. One day, she saw a big, red ball. %.0s' 1 2 3 4 5
@@ -12,7 +12,7 @@ pass_key_prompt 1500 1500 >"$work/licence"
 
 # check NAME PROMPT N ARGUMENTS...: six runs (of one model with each placement), equal hashes; with copies of hot entries too; one with a wrong score for a cold entry differs
 check() {
-    local name=$1 prompt=$2 n=$3 first="" hashes placement entries cold uploads others=()
+    local name=$1 prompt=$2 n=$3 first="" hashes placement hot cold entries uploads hits others=()
     shift 3
     [ "$name" != random ] || others=("--beta 0.25 --placement paper" "--beta 0.25 --placement lru" "--beta 0.25 --placement lfu")
     for placement in "--csd none" "--beta 4 --placement bkp" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp --pin 0.02 --simd reference" "--csd none --simd reference" "${others[@]}"; do
@@ -21,8 +21,8 @@ check() {
         hashes=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')
         [ -n "$first" ] || first=$hashes
         expect "$name, $placement: hashes" "$hashes" "$first"
-        entries=$(field "$work/out" '.tiers.hot.tokens + .tiers.cold.tokens')
-        cold=$(field "$work/out" '.tiers.cold.tokens')
+        read -r hot cold <<<"$(field "$work/out" '"\(.tiers.hot.tokens) \(.tiers.cold.tokens)"')"
+        entries=$((hot + cold))
         case $placement in
         *none*) expect "$name, $placement: cold entries" "$cold" 0 ;;
         *4*)
@@ -33,17 +33,15 @@ check() {
         *) [ $((cold * 100)) -ge $((entries * 75)) ] || fail "$name, $placement: $cold of $entries entries cold, wanted about 80 %" ;;
         esac
         expect "$name, $placement: keys over the link" "$(field "$work/out" .bytes.link_key)" 0
+        [ "$placement" != "--csd none" ] || [ "$name" = stories ] || # its heads of 8 values are copied
+            expect "$name, $placement, in place: uploaded bytes" "$(field "$work/out" .bytes.gpu_upload)" 0
     done
     for placement in "--csd none" "--beta 0.25 --placement bkp"; do
         # shellcheck disable=SC2086  # words on purpose
         HILL_TEST_COPY_HOT=1 run_json "$work/copied" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$name $placement: $(cat "$work/copied.err")"
         expect "$name, $placement, copied: hashes" "$(field "$work/copied" '"\(.selection_hash) \(.logits_hash)"')" "$first"
-        [ "$(field "$work/copied" '.bytes.gpu_upload >= .tiers.hot.hits')" = true ] || fail "$name, $placement, copied: nothing was uploaded"
-        [ "$placement" = "--csd none" ] || continue
-        # shellcheck disable=SC2086
-        run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$name $placement: $(cat "$work/out.err")"
-        uploads=$(field "$work/out" .bytes.gpu_upload)
-        [ "$name" = stories ] || expect "$name, $placement, in place: uploaded bytes" "$uploads" 0 # its heads of 8 values are copied
+        read -r uploads hits <<<"$(field "$work/copied" '"\(.bytes.gpu_upload) \(.tiers.hot.hits)"')"
+        [ "$uploads" -ge "$hits" ] || fail "$name, $placement, copied: nothing was uploaded"
     done
     HILL_TEST_WRONG_SCORE=100 run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --beta 0.25 || fail "$name: $(cat "$work/out.err")"
     [ "$(field "$work/out" .selection_hash)" != "${first% *}" ] || fail "$name: a wrong score for a cold entry did not change the selection"

@@ -6,7 +6,7 @@
 
 head -c 2400 "$text" >"$work/licence"
 layers=3 key_bytes=128 # 2 KV heads of 32, FP16
-"$bin/hill-mkmodel" --random --layers $layers --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel"
+"$bin/hill-mkmodel" --random --layers $layers --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel"
 n=16 model=$work/random.gguf
 run() { # OUTPUT ARGUMENTS...
     local out=$1

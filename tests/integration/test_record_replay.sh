@@ -31,8 +31,8 @@ for placement in recency bkp "bkp --speculate on" "bkp --speculate verify" "bkp 
     how=(--placement $placement)
     "$hillinfer" run "${run[@]}" "${how[@]}" >"$work/plain" 2>"$work/err" || fail "run: $(cat "$work/err")"
     "$hillinfer" record "$file" "${run[@]}" "${how[@]}" >"$work/recorded" 2>"$work/err" || fail "record: $(cat "$work/err")"
-    expect "$placement: recording changes no result" "$(field "$work/recorded" '[.selection_hash, .logits_hash] | join(" ")')" \
-        "$(field "$work/plain" '[.selection_hash, .logits_hash] | join(" ")')"
+    expect "$placement: recording changes no result" "$(field "$work/recorded" '"\(.selection_hash) \(.logits_hash)"')" \
+        "$(field "$work/plain" '"\(.selection_hash) \(.logits_hash)"')"
     for stage in gpu_worker cpu_scorer csd_agent; do
         replay "$file" $stage >"$work/first"
         expect "$placement: $stage alone" "$(grep -cE "^$stage: [1-9][0-9]* .* out, as recorded; .*xxhash64 [0-9a-f]{16}$" "$work/first")" 1

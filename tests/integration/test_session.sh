@@ -316,7 +316,7 @@ one_line "its file is gone when it is to be restored again" $? 100 "$work/rest.e
 down || fail "down"
 
 # --- prefetch chooses its columns by the first keys that come: of a short prompt, or of small chunks, the same again
-"$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 32 --ffn 96 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel --random"
+"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel --random"
 printf 'A short prompt.' >"$work/prompt2"
 for prompt in "2 --batch-size 512" "1 --batch-size 20"; do
     # shellcheck disable=SC2086  # words

@@ -59,7 +59,7 @@ kill -0 "$generate" 2>/dev/null || fail "the request was over before it could be
 kill -INT "$generate"
 wait "$generate"
 "$bin/hillctl" generate "${request[@]:0:3}" 400 "${request[@]:4}" >"$work/after" 2>"$work/err" || fail "generate: $(cat "$work/err")"
-expect "tracing changes no result" "$(field "$work/after" '[.selection_hash, .logits_hash] | join(" ")')" "$(field "$work/plain" '[.selection_hash, .logits_hash] | join(" ")')"
+expect "tracing changes no result" "$(field "$work/after" '"\(.selection_hash) \(.logits_hash)"')" "$(field "$work/plain" '"\(.selection_hash) \(.logits_hash)"')"
 
 # --- the file: every track is named, spans are whole and in order, flows are balanced, nothing is lost silently
 check "spans: start, duration, arguments" "$trace" '[.traceEvents[] | select(.ph == "X") | (.ts > 0 and .dur >= 0 and (.args | [.sequence, .step, .layer, .bytes] | all(type == "number")))] | all and length > 100'

@@ -41,14 +41,15 @@ perplexity() {
 
 # placements PROMPT-FILE N ARGUMENTS...: hot only, mostly on the drive, no drive: equal hashes
 placements() {
-    local prompt=$1 n=$2 first="" placement cold entries
+    local prompt=$1 n=$2 first="" placement hot cold entries
     shift 2
     for placement in "--csd none" "--beta 4 --placement bkp" "--beta 0.25 --placement recency"; do
         # shellcheck disable=SC2086  # words on purpose
         run_json "$work/out" -m "$model" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$placement: $(cat "$work/out.err")"
         [ -n "$first" ] || first=$(hashes "$work/out")
         expect "$placement: hashes" "$(hashes "$work/out")" "$first"
-        cold=$(field "$work/out" .tiers.cold.tokens) entries=$(field "$work/out" '.tiers.hot.tokens + .tiers.cold.tokens')
+        read -r hot cold <<<"$(field "$work/out" '"\(.tiers.hot.tokens) \(.tiers.cold.tokens)"')"
+        entries=$((hot + cold))
         case $placement in
         *none*) expect "$placement: cold entries" "$cold" 0 ;;
         *0.25*) [ $((cold * 100)) -ge $((entries * 75)) ] || fail "$placement: only $cold of $entries entries are cold" ;;
