@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Each worker is killed while one request decodes and the prompt of another is computed, and in a prompt alone: who decodes goes
 # on after the newest whole step, the prompt after its newest whole (layer, chunk) unit, with the tokens and hashes of an
-# undisturbed run. What is damaged between the death and the new epoch is found: the request begins anew, with the same answer.
+# undisturbed run. What is damaged is found, between a death and the new epoch and while the answer is made: single entries are
+# made again, and the request goes on; after more damage it begins anew, with the same answer.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -84,8 +85,8 @@ spoilt() {
 }
 
 hot_segment() { find /dev/shm -name "$(segments | tr ' ' '\n' | grep -- '-hot$')"; }
-spoil_words() { # the first location words of each sequence: words of 3 layers of 8192 tokens come first
-    for n in 0 1 2; do damage "$(hot_segment)" $((4096 + 192 + n * 3 * 8192 * 4)) 64; done
+spoil_words() { # of each sequence: words of 3 layers of 8192 tokens come first
+    for n in 0 1 2; do damage "$(hot_segment)" $((4096 + 192 + n * 3 * 8192 * 4)) $((4 * $1)); done
 }
 spoil_entries() { # the segment's end, where entries lie; a step under way would read them, and send its token
     local bytes
@@ -93,7 +94,60 @@ spoil_entries() { # the segment's end, where entries lie; a step under way would
     bytes=$(($(stat -c %s "$(hot_segment)") * 3 / 4))
     head -c "$bytes" /dev/zero | dd of="$(hot_segment)" bs=1M oflag=seek_bytes seek=$((bytes / 3)) conv=notrunc status=none
 }
+# --- single entries. The hot segment's header says where things lie; a word: two bits of tier (1 hot, 2 cold), and a slot
+number_at() { od -An -t "u$3" -j $(($2)) -N "$3" "$1" | tr -d ' '; } # FILE AT BYTES
+entry_bytes=256 # 2 heads of 32 values, keys and values, FP16
+word_of() {      # SEQUENCE LAYER POSITION
+    number_at "$(hot_segment)" $((4096 + $(number_at "$(hot_segment)" 4136 8) + (($1 * 3 + $2) * 8192 + $3) * 4)) 4
+}
+spoil_hot_entry() { damage "$(hot_segment)" $((4096 + $(number_at "$(hot_segment)" 4216 8) + $1 * entry_bytes + 7)) 1; } # SLOT
+spoil_cold_entry() { # SLOT, of a pool whose file ends with the entries of all stripes
+    local each=$(((stripe_slots * entry_bytes + 4095) / 4096 * 4096))
+    local at=$((pool_bytes - n_stripes * each + $1 / stripe_slots * each + $1 % stripe_slots * entry_bytes + 7))
+    printf '\245' | dd of="$work/pool" bs=1 seek=$at conv=notrunc,fsync status=none
+}
+# Of each sequence that has it, the entry of this token in this layer, wherever it lies.
+spoil_one() { # LAYER POSITION
+    local sequence word
+    for sequence in 0 1 2; do
+        word=$(word_of "$sequence" "$1" "$2")
+        case $((word >> 30)) in
+        1) spoil_hot_entry $((word & 0x3fffffff)) ;;
+        2) spoil_cold_entry $((word & 0x3fffffff)) ;;
+        esac
+    done
+}
+spoil_prompt_entries() { # a step under way would read them, and send its token
+    kill -KILL "$gpu_worker"
+    spoil_one 0 3 && spoil_one 2 3 && spoil_one 1 100 && spoil_one 2 0
+}
+spoil_decoded_entry() { # of a step that is not noted any more
+    kill -KILL "$gpu_worker"
+    spoil_one 1 "$(($(jq .prompt_tokens "$work/out") + 2))"
+}
+spoil_many_entries() {
+    local p
+    kill -KILL "$gpu_worker"
+    for p in $(seq 40 90); do spoil_one 1 "$p"; done
+}
+
+# mended NAME STATE_OF_RECOVERY COMMAND...: the request goes on, and no unit of its prompt was computed again
+mended() {
+    local name=$1 expected=$2
+    shift 2
+    begun "decoding 1 40" 0 "$@"
+    expect "$name: the answer" "$(answer "$work/out0")" "${whole[0]}"
+    expect "$name: made again alone: $(jq -c .recovery "$work/out0")" "$(jq -c '.recovery | [.recoveries, .units_repeated, '"$expected"']' "$work/out0")" "[1,0,true]"
+}
+
 spoil_pool() { damage "$work/pool" 64 4000; } # its superblock
+
+# --- how the pool is laid out
+up -m "$model" -c 8192 -b 64 -np 3 --alpha 0.1 --csd "file:$work/pool" --beta 0.25 --cold-mb 64 || fail "up, for its pool"
+down || fail "down, for its pool"
+read -r n_stripes stripe_slots <<<"$("$bin/hill-fsck-pool" "$work/pool" | sed -n 's/.* \([0-9]*\) stripes of \([0-9]*\) slots.*/\1 \2/p')"
+pool_bytes=$(stat -c %s "$work/pool")
+rm "$work/pool"
 
 for drive in none file; do
     options=(--csd none)
@@ -104,13 +158,17 @@ for drive in none file; do
     for n in 0 1; do
         ask $n "$work/out" || fail "undisturbed: $(cat "$work/out.err")"
         whole[n]=$(answer "$work/out")
-        expect "$drive: undisturbed" "$(jq -c '.recovery' "$work/out")" '{"attempts":1,"recoveries":0,"steps_repeated":0,"units_repeated":0}'
+        expect "$drive: undisturbed" "$(jq -c '.recovery' "$work/out")" '{"attempts":1,"recoveries":0,"steps_repeated":0,"units_repeated":0,"entries_repeated":0}'
     done
     for worker in $workers; do killed $drive "$worker"; done
+    mended "$drive: entries of the prompt" ".entries_repeated == 4 and .steps_repeated <= 8" spoil_and_kill spoil_prompt_entries
+    mended "$drive: a decoded entry" ".entries_repeated == 0 and .steps_repeated > 30" spoil_and_kill spoil_decoded_entry
     if [ $drive = none ]; then
-        spoilt "damaged words" spoil_words
+        mended "damaged words" ".entries_repeated == 16 and .steps_repeated <= 8" spoil_and_kill spoil_words 16
+        spoilt "many damaged words" spoil_words 100
         spoilt "damaged entries" spoil_entries
     else
+        mended "entries of a stripe" ".entries_repeated == 51 and .steps_repeated <= 8" spoil_and_kill spoil_many_entries
         spoilt "damaged pool" spoil_pool
     fi
     down || fail "down $drive"
