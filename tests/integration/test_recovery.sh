@@ -94,41 +94,41 @@ spoil_entries() { # the segment's end, where entries lie; a step under way would
     bytes=$(($(stat -c %s "$(hot_segment)") * 3 / 4))
     head -c "$bytes" /dev/zero | dd of="$(hot_segment)" bs=1M oflag=seek_bytes seek=$((bytes / 3)) conv=notrunc status=none
 }
-# --- single entries. The hot segment's header says where things lie; a word: two bits of tier (1 hot, 2 cold), and a slot
-number_at() { od -An -t "u$3" -j $(($2)) -N "$3" "$1" | tr -d ' '; } # FILE AT BYTES
-entry_bytes=256 # 2 heads of 32 values, keys and values, FP16
-word_of() {      # SEQUENCE LAYER POSITION
-    number_at "$(hot_segment)" $((4096 + $(number_at "$(hot_segment)" 4136 8) + (($1 * 3 + $2) * 8192 + $3) * 4)) 4
+# --- single entries. The hot segment's header says where entries lie; a word: two bits of tier (1 hot, 2 cold), and a slot. All of
+# it is quick: who is stopped for long is taken for hung
+number_at() { od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '; } # FILE AT BYTES
+entry_bytes=256                                                    # 2 heads of 32 values, keys and values, FP16
+spoil_entry() {                                                    # FILE WHERE-ENTRIES-BEGIN SLOT
+    printf '\245' | dd of="$1" bs=1 seek=$(($2 + $3 * entry_bytes + 7)) conv=notrunc status=none
 }
-spoil_hot_entry() { damage "$(hot_segment)" $((4096 + $(number_at "$(hot_segment)" 4216 8) + $1 * entry_bytes + 7)) 1; } # SLOT
-spoil_cold_entry() { # SLOT, of a pool whose file ends with the entries of all stripes
-    local each=$(((stripe_slots * entry_bytes + 4095) / 4096 * 4096))
-    local at=$((pool_bytes - n_stripes * each + $1 / stripe_slots * each + $1 % stripe_slots * entry_bytes + 7))
-    printf '\245' | dd of="$work/pool" bs=1 seek=$at conv=notrunc,fsync status=none
-}
-# Of each sequence that has it, the entry of this token in this layer, wherever it lies.
-spoil_one() { # LAYER POSITION
-    local sequence word
+# Of each sequence that has them, the entries of tokens FIRST .. FIRST + COUNT - 1 in this layer, wherever they lie. The pool's file
+# ends with the entries of all stripes.
+spoil_some() { # LAYER FIRST COUNT
+    local segment sequence word slot each=$(((stripe_slots * entry_bytes + 4095) / 4096 * 4096))
+    segment=$(hot_segment)
+    local hot=$((4096 + $(number_at "$segment" 4216 8))) words=$((4096 + 192))
     for sequence in 0 1 2; do
-        word=$(word_of "$sequence" "$1" "$2")
-        case $((word >> 30)) in
-        1) spoil_hot_entry $((word & 0x3fffffff)) ;;
-        2) spoil_cold_entry $((word & 0x3fffffff)) ;;
-        esac
+        for word in $(od -An -v -t u4 -j $((words + ((sequence * 3 + $1) * 8192 + $2) * 4)) -N $((4 * $3)) "$segment"); do
+            slot=$((word & 0x3fffffff))
+            case $((word >> 30)) in
+            1) spoil_entry "$segment" $hot $slot ;;
+            2) spoil_entry "$work/pool" $((pool_bytes - (n_stripes - slot / stripe_slots) * each)) $((slot % stripe_slots)) ;;
+            esac
+        done
     done
 }
 spoil_prompt_entries() { # a step under way would read them, and send its token
     kill -KILL "$gpu_worker"
-    spoil_one 0 3 && spoil_one 2 3 && spoil_one 1 100 && spoil_one 2 0
+    spoil_some 0 3 1 && spoil_some 2 3 1 && spoil_some 1 100 1 && spoil_some 2 0 1
 }
 spoil_decoded_entry() { # of a step that is not noted any more
     kill -KILL "$gpu_worker"
-    spoil_one 1 "$(($(jq .prompt_tokens "$work/out") + 2))"
+    spoil_some 1 $((prompt_tokens + 2)) 1
 }
 spoil_many_entries() {
-    local p
     kill -KILL "$gpu_worker"
-    for p in $(seq 40 90); do spoil_one 1 "$p"; done
+    spoil_some 1 40 20
+    sync "$work/pool"
 }
 
 # mended NAME STATE_OF_RECOVERY COMMAND...: the request goes on, and no unit of its prompt was computed again
@@ -158,6 +158,7 @@ for drive in none file; do
     for n in 0 1; do
         ask $n "$work/out" || fail "undisturbed: $(cat "$work/out.err")"
         whole[n]=$(answer "$work/out")
+        [ $n = 1 ] || prompt_tokens=$(jq .prompt_tokens "$work/out")
         expect "$drive: undisturbed" "$(jq -c '.recovery' "$work/out")" '{"attempts":1,"recoveries":0,"steps_repeated":0,"units_repeated":0,"entries_repeated":0}'
     done
     for worker in $workers; do killed $drive "$worker"; done
@@ -168,7 +169,7 @@ for drive in none file; do
         spoilt "many damaged words" spoil_words 100
         spoilt "damaged entries" spoil_entries
     else
-        mended "entries of a stripe" ".entries_repeated == 51 and .steps_repeated <= 8" spoil_and_kill spoil_many_entries
+        mended "entries of a stripe" ".entries_repeated == 20 and .steps_repeated <= 8" spoil_and_kill spoil_many_entries
         spoilt "damaged pool" spoil_pool
     fi
     down || fail "down $drive"
