@@ -1,14 +1,14 @@
 /*
  * gpu_worker/mend.h - damaged entries of a request's prompt are computed again, one by one.
  *
- * What: the scorer's audit has found that single entries of a request that goes on are not what they
- * were (SEQ_READY). Keys and values of a token in a layer follow from its hidden state there, and
- * that from the entries of all tokens before it in the layers below, which are there: so the token
- * alone goes through the layers up to the highest damaged one, as a prompt of one token after those
- * before it (past.h), and each damaged entry of it goes to the scorer. By position: what a later
- * token attends to has been made by then. The bits are those of the whole prompt [I8]. Who calls
- * it: request.c, resume.c, schedule.c. Concurrency: the data loop's thread. Failure: the request
- * ends; the coordinator begins it anew.
+ * What: the scorer's audit has found that single entries of a request that goes on are not what
+ * they were (SEQ_READY). Keys and values of a token in a layer follow from its hidden state
+ * there, and that from the entries of all tokens before it in the layers below, which are
+ * there: so the token alone goes through the layers up to the highest damaged one, as a prompt
+ * of one token after those before it (past.h), and each damaged entry of it goes to the scorer.
+ * By position: what a later token attends to has been made by then. The bits are those of the
+ * whole prompt [I8]. Who calls it: request.c, resume.c, schedule.c. Concurrency: the data
+ * loop's thread. Failure: the request ends; the coordinator begins it anew.
  */
 #pragma once
 

@@ -248,8 +248,8 @@ struct record_seq_ready {
     /* Of these: entries that are damaged. An APPEND of one token brings each, before any query;
      * then they are as they were. */
     uint32_t n_damaged;
-    /* The steps after header.step, up to this one, are to be made again: their tokens are known, and
-     * the selection hash has them already. 0: none */
+    /* The steps after header.step, up to this one, are to be made again: their tokens are known,
+     * and the selection hash has them already. 0: none */
     uint32_t replay_to;
     uint32_t reserved[2];
     /* then struct damaged_entry damaged[n_damaged], by position, then layer */

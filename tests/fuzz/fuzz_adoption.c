@@ -4,10 +4,10 @@
  * What: a segment with a request that decodes and one in its prompt, entries hot and cold, as a
  * scorer lays it out; an input changes words of it, byte 0 says whether checksums are made right
  * afterwards (bit 0 those of what is kept of a sequence, bit 1 those of entries), and that the
- * successor has no drive (bit 2) or another beta (bit 3), or notes damage to be mended (bit 4). A scorer starts over it and each sequence
- * that it keeps is taken up. Failure: sanitizer findings; abort() where the tables contradict each
- * other, a token's place is not one, or blocks are lost. Who calls it: libFuzzer (tests/fuzz/run).
- * Concurrency: one thread.
+ * successor has no drive (bit 2) or another beta (bit 3), or notes what is damaged (bit 4). A
+ * scorer starts over it and each sequence that it keeps is taken up. Failure: sanitizer findings;
+ * abort() where the tables contradict each other, a token's place is not one, or blocks are lost.
+ * Who calls it: libFuzzer (tests/fuzz/run). Concurrency: one thread.
  */
 #include <stddef.h>
 #include <stdint.h>

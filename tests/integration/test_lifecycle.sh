@@ -79,7 +79,7 @@ damaged_meanwhile() { # NAME RECOVERY COMMAND...: what .recovery must be; the co
 # of layer 0, behind 225 KB of superblock and directory
 some_digests() {
     local at
-    for at in 262244 270436 278628; do printf '\245' | dd of="$pool" bs=1 seek=$at conv=notrunc,fsync status=none; done
+    for at in 262244 270436 278628; do printf '\245' | dd of="$pool" bs=1 seek="$at" conv=notrunc,fsync status=none; done
 }
 digests() { dd if=/dev/urandom of="$pool" bs=64K seek=4 count=4 conv=notrunc,fsync status=none; }
 entries() { dd if=/dev/urandom of="$pool" bs=1M seek=$((size / 2)) oflag=seek_bytes count=$((size / 2 / 1048576)) conv=notrunc,fsync status=none; }

@@ -111,7 +111,7 @@ spoil_some() { # LAYER FIRST COUNT
         for word in $(od -An -v -t u4 -j $((words + ((sequence * 3 + $1) * 8192 + $2) * 4)) -N $((4 * $3)) "$segment"); do
             slot=$((word & 0x3fffffff))
             case $((word >> 30)) in
-            1) spoil_entry "$segment" $hot $slot ;;
+            1) spoil_entry "$segment" "$hot" "$slot" ;;
             2) spoil_entry "$work/pool" $((pool_bytes - (n_stripes - slot / stripe_slots) * each)) $((slot % stripe_slots)) ;;
             esac
         done
