@@ -44,6 +44,7 @@ static const struct {
     {HILL_E_TOO_LONG, 1, "too long"},
     {HILL_E_CANCELLED, 130, "cancelled"},
     {HILL_E_PROTOCOL, 1, "protocol violated"},
+    {HILL_E_ENTRY, 1, "damaged entry"},
 };
 
 const char *hill_strerror(int code)

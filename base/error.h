@@ -27,6 +27,8 @@ enum hill_error {
     HILL_E_TOO_LONG = -13,   /* a request that cannot fit (exit 1) */
     HILL_E_CANCELLED = -14,  /* the user stopped it (exit 130) */
     HILL_E_PROTOCOL = -15,   /* a message out of range or out of order (exit 1) */
+    HILL_E_ENTRY = -16, /* a KV entry is damaged where it is kept: it can be made again (exit 1) */
+    HILL_E_LAST = HILL_E_ENTRY,
 };
 
 /* One line that says what failed and why; filled by the function that failed. */

@@ -65,7 +65,7 @@ struct request_recovery {
     bool in_prompt; /* and that in its prompt */
     bool barred;    /* one that went on has failed: the next ones begin anew */
     uint32_t recoveries;
-    uint64_t steps_repeated, units_repeated;
+    uint64_t steps_repeated, units_repeated, entries_repeated;
     /* of the prompt: by this attempt, by those before it; UINT64_MAX: all */
     uint64_t units_done, units_lost;
 };

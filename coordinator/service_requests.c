@@ -116,6 +116,7 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     summary.recoveries = r->recovery.recoveries;
     summary.steps_repeated = r->recovery.steps_repeated;
     summary.units_repeated = r->recovery.units_repeated;
+    summary.entries_repeated = r->recovery.entries_repeated;
     summary.reused_tokens = request_reused(r);
     summary.history_tokens = r->prefix.hit.n_history;
     summary.reused_decoded = request_reused_decoded(r);
@@ -223,6 +224,8 @@ static int send_prefill(struct service *sv, struct request *r)
         resume.n_tokens = r->n_tokens;
         resume.logits_states.data = (uint8_t *)states;
         resume.logits_states.len = n_states * sizeof *states;
+        resume.mends = !r->restore_path && !r->prefix.decoded && !r->prefix.drive_decoded &&
+                       !r->prefix.selected && !r->prefix.perhaps_selected;
         prefill.resume = &resume;
     }
     int code = router_to_worker(sv->router, WORKER_GPU, &PROTO_MESSAGE(PREFILL, prefill, &prefill));
@@ -411,6 +414,12 @@ void request_on_done(void *owner, struct arrival *a)
     bool busy = failed && done->code == HILL_E_BUSY;
     if (busy && r->state == REQUEST_RUNNING && wait_for_room(sv, r))
         return;
+    if (failed && done->code == HILL_E_ENTRY) {
+        log_warn("request %" PRIu64 ": %s; what is kept is looked at, and it goes on", r->id,
+                 r->failure_text[0] ? r->failure_text : done->text);
+        supervisor_new_epoch(sv->supervisor, "an entry is damaged");
+        return;
+    }
     bool lost = failed && worker_failure_passes(done->code);
     if (failed && !lost && request_begin_anew(r)) {
         log_warn("request %" PRIu64 ": what was kept of it is of no use (%s); it begins anew",
@@ -454,6 +463,7 @@ void request_on_resumed(void *owner, struct arrival *a)
         supervisor_new_epoch(sv->supervisor, "the GPU worker is out of step");
         return;
     }
+    r->recovery.entries_repeated += resumed->entries_repeated;
     log_info("request %" PRIu64 ": goes on after %u of %u tokens, %u units of its prompt", r->id,
              resumed->tokens, r->n_tokens, resumed->units);
 }

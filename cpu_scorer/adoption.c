@@ -41,41 +41,53 @@ static void take_plan(const struct core *c, struct sequence *s, const struct kep
 
 /* ---- what an earlier process has left ------------------------------------------------------- */
 
-/* The cold slots that the words name, each with the check of its entry. */
-static int hold_layer(struct core *c, uint32_t sequence, uint32_t layer, uint32_t n_tokens)
+/* The slot has the check of the position's entry, and is nobody else's. */
+static bool hold_one(struct core *c, uint32_t sequence, uint32_t layer, uint32_t position,
+                     uint32_t slot)
 {
     struct tiers *t = &c->tiers;
+    if (slot >= t->hkm.header->n_cold_slots)
+        return false;
+    struct hkm_check found = t->hkm.cold_checks[slot];
+    struct hkm_check is = hkm_check_of(&t->hkm, sequence, layer, position, found.sum);
+    return found.bound == is.bound &&
+           cold_map_hold(&t->cold, tiers_list(t, sequence, layer), slot, position) == 0;
+}
+
+/* The cold slots that the words name. */
+static int hold_layer(struct core *c, uint32_t sequence, uint32_t layer, uint32_t n_tokens,
+                      struct damage *damage)
+{
+    struct hkm *h = &c->tiers.hkm;
     for (uint32_t p = 0; p < n_tokens; p++) {
-        uint32_t word = hkm_location(&t->hkm, sequence, layer, p), slot = hkm_slot(word);
-        if (hkm_tag(word) != HKM_COLD)
+        uint32_t word = hkm_location(h, sequence, layer, p);
+        if (hkm_tag(word) != HKM_COLD || hold_one(c, sequence, layer, p, hkm_slot(word)))
             continue;
-        if (slot >= t->hkm.header->n_cold_slots)
+        if (!damage || !damage_add(damage, layer, p))
             return HILL_E_DAMAGED;
-        struct hkm_check found = t->hkm.cold_checks[slot];
-        struct hkm_check is = hkm_check_of(&t->hkm, sequence, layer, p, found.sum);
-        if (found.bound != is.bound ||
-            cold_map_hold(&t->cold, tiers_list(t, sequence, layer), slot, p))
-            return HILL_E_DAMAGED;
+        hkm_drop(h, sequence, layer, p);
     }
     return 0;
 }
 
 /* Take one layer's first tokens as they are. */
 static int take_layer(struct core *c, struct sequence *s, uint32_t layer, uint32_t n_tokens,
-                      struct hill_why *why)
+                      struct damage *damage, struct hill_why *why)
 {
-    int rc = hkm_recover(&c->tiers.hkm, s->index, layer, n_tokens, why);
-    if (rc == 0 && (rc = hold_layer(c, s->index, layer, n_tokens)) != 0)
+    int rc = hkm_recover(&c->tiers.hkm, s->index, layer, n_tokens, damage, why);
+    if (rc == 0 && (rc = hold_layer(c, s->index, layer, n_tokens, damage)) != 0)
         hill_fail(why, rc, "a cold slot of layer %u is not what it was", layer);
     return rc;
 }
 
 /* All layers up to their newest whole step; of a prompt that is not whole, what is there without a
  * gap, layer after layer, a session's entries before the others: entries that follow a gap are on
- * no side's books [I25]. */
+ * no side's books [I25]. A few damaged entries of a whole step are noted, to be made again. */
 static int take_layers(struct core *c, struct sequence *s, const struct kept_plan *plan,
                        uint32_t step_tokens, struct hill_why *why)
 {
+    bool mends = c->mends && step_tokens && !plan->past_tokens; /* a session has its own file */
+    struct damage *damage = mends ? &s->damage : NULL;
     uint32_t n = step_tokens, all = 0;
     uint32_t whole = plan->past_tokens ? plan->past_tokens : plan->prompt_tokens;
     int rc = 0;
@@ -85,7 +97,7 @@ static int take_layers(struct core *c, struct sequence *s, const struct kept_pla
             n = gap ? 0 : hkm_placed(&c->tiers.hkm, s->index, layer, plan->prompt_tokens);
         gap |= n < whole;
         all += n;
-        rc = take_layer(c, s, layer, n, why);
+        rc = take_layer(c, s, layer, n, damage, why);
     }
     return rc || all ? rc : hill_fail(why, HILL_E_INVALID, "there is nothing of it");
 }
@@ -101,6 +113,7 @@ static int look_at(struct core *c, struct sequence *s, struct hill_why *why)
     if (!identity || !c->config.keeps)
         return hill_fail(why, HILL_E_INVALID, "nothing of it is kept");
     t->hkm.identities[s->index] = identity;
+    s->damage.n = 0;
     if (plan.max_tokens > c->config.ctx_tokens || plan.prompt_tokens > plan.max_tokens ||
         step_tokens > plan.max_tokens || hkm_reserve(&t->hkm, s->index, plan.blocks))
         return hill_fail(why, HILL_E_DAMAGED, "what was set aside for it cannot be");
@@ -260,7 +273,12 @@ bool adoption_fits(const struct core *c, const struct sequence *s, const struct 
                 r->max_tokens == plan.max_tokens &&
                 memcmp(&asked, &plan.settings, sizeof asked) == 0;
     same &= r->past_tokens == plan.past_tokens;
-    *step = same && r->adopt_min ? kept_newest(k, r->adopt_min, r->adopt_max) : NULL;
+    /* a step before a damaged decoded token needs none of it */
+    uint32_t decoded = damage_first(&s->damage, plan.prompt_tokens);
+    uint32_t most = decoded < r->adopt_max ? decoded : r->adopt_max;
+    *step = same && r->adopt_min ? kept_newest(k, r->adopt_min, most) : NULL;
+    if (same && r->adopt_min && !*step)
+        *step = kept_newest(k, r->adopt_min, r->adopt_max);
     /* what of a prompt was to go to a drive that is being left has no place */
     bool prompt = !r->adopt_min && r->adopt_max <= plan.prompt_tokens;
     return same && (*step || (prompt && (core_has_drive(c) || !has_stripes(&plan))));
@@ -274,12 +292,15 @@ static void cut(struct core *c, struct sequence *s, uint32_t to)
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
         for (uint32_t p = to; p < s->max_tokens; p++) {
             uint32_t word = core_location(c, s, layer, p);
+            if (hkm_tag(word) == HKM_NOWHERE && damage_has(&s->damage, layer, p))
+                continue;
             if (hkm_tag(word) == HKM_NOWHERE)
                 break;
             hkm_drop(&t->hkm, s->index, layer, p);
             if (hkm_tag(word) == HKM_COLD)
                 cold_map_drop(&t->cold, tiers_list(t, s->index, layer), hkm_slot(word));
         }
+    damage_cut(&s->damage, to);
 }
 
 /* On goes the prompt, as it was to be placed when it began. */
@@ -291,10 +312,23 @@ static void begin_prompt(struct core *c, struct sequence *s, const struct kept_p
     hot_share_cold_range(&s->share, s->prompt_tokens, &s->cold_from, &s->cold_to);
 }
 
-static int begin_step(struct core *c, struct sequence *s, const struct kept_step *from)
+/* As at the end of a step, but for what follows a damaged decoded token: selections are not kept,
+ * so that the steps from there on are made again. The hash is that of the step all the same, since
+ * they select what they selected. */
+static void cut_to_step(struct core *c, struct sequence *s)
 {
+    uint32_t decoded = damage_first(&s->damage, s->prompt_tokens), to = s->adoption.n_tokens;
+    if (decoded < to) {
+        to = decoded;
+        s->replay_to = s->adoption.step;
+    }
+    cut(c, s, to);
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
-        s->layers[layer].appended = from->n_tokens;
+        s->layers[layer].appended = to;
+}
+
+static int begin_step(struct sequence *s, const struct kept_step *from)
+{
     s->cold_from = s->cold_to = 0;
     s->hashed_step = from->step;
     s->moves_wanted = true;
@@ -309,22 +343,28 @@ int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *s
     int rc = 0;
     kept_read(tiers_kept(&c->tiers, s->index), &plan);
     take_plan(c, s, &plan);
-    cut(c, s, step ? from.n_tokens : most);
-    if (step)
-        rc = begin_step(c, s, &from);
-    else
+    s->adoption = (struct adoption){
+        .stripe = COLD_NONE, .prompt = !step, .step = from.step, .n_tokens = from.n_tokens};
+    s->replay_to = 0;
+    if (step) {
+        cut_to_step(c, s);
+        rc = begin_step(s, &from);
+    } else {
+        cut(c, s, most);
         begin_prompt(c, s, &plan);
+    }
     if (rc == 0 && s->share.copies)
         rc = moves_recover(c, s, s->prompt_tokens);
-    s->adoption = (struct adoption){.stripe = COLD_NONE, .prompt = !step};
     s->state = SEQUENCE_ADOPTING;
     return rc;
 }
 
 void adoption_answer(const struct core *c, const struct sequence *s, struct record_seq_ready *out)
 {
-    uint32_t layer = 0;
-    out->header.step = s->hashed_step;
+    uint32_t layer = 0, lacks = s->adoption.n_tokens - s->layers[0].appended;
+    out->header.step = s->adoption.prompt ? s->hashed_step : s->adoption.step - lacks;
+    out->replay_to = s->replay_to;
+    out->n_damaged = s->damage.n;
     while (s->adoption.prompt && layer + 1 < c->config.geometry.n_layers &&
            s->layers[layer + 1].appended)
         layer++;
@@ -334,17 +374,56 @@ void adoption_answer(const struct core *c, const struct sequence *s, struct reco
 
 /* ---- the agent ------------------------------------------------------------------------------ */
 
+/* The entry in the position's cold slot, or its digest, is damaged: the slot is nobody's. False:
+ * that is more than can be made again. */
+static bool lose(struct core *c, struct sequence *s, uint32_t layer, uint32_t position)
+{
+    struct tiers *t = &c->tiers;
+    if (!c->mends || s->adoption.prompt || s->past_tokens || position >= s->layers[layer].appended)
+        return false;
+    uint32_t word = core_location(c, s, layer, position), list = tiers_list(t, s->index, layer);
+    if (hkm_tag(word) != HKM_COLD || !damage_add(&s->damage, layer, position))
+        return false;
+    cold_map_drop(&t->cold, list, hkm_slot(word));
+    hkm_drop(&t->hkm, s->index, layer, position);
+    return true;
+}
+
 static void take_adopt(void *context, const void *record)
 {
     const struct agent *a = context;
     const struct record_completion *r = record;
     struct sequence *s = &a->core->sequences[r->header.sequence];
-    if (s->state != SEQUENCE_ADOPTING || r->tag < s->adoption.first_tag ||
-        !s->adoption.open[a->from])
+    struct adoption *o = &s->adoption;
+    if (s->state != SEQUENCE_ADOPTING || r->tag < o->first_tag || !o->open[a->from])
         return;
-    s->adoption.open[a->from]--;
-    if (r->status && !s->adoption.status)
-        s->adoption.status = r->status;
+    o->open[a->from]--;
+    if (r->status == HILL_E_DAMAGED && lose(a->core, s, r->header.layer, r->detail))
+        o->again = true;
+    else if (r->status && !o->status)
+        o->status = r->status;
+}
+
+/* Some cold slots were damaged. Asked once more the agent passes over what counts already. After a
+ * damaged decoded token it begins anew, since some of what counts is to be nobody's. 1: asked for;
+ * 0: no room now; negative: no memory. */
+static int ask_again(struct agent *a, struct sequence *s)
+{
+    struct core *c = a->core;
+    int rc = 0;
+    if (damage_first(&s->damage, s->prompt_tokens) != DAMAGE_NONE) {
+        if (agent_trim(a, s))
+            return 0;
+        cut_to_step(c, s);
+        if (s->kept) {
+            moves_end(c, s);
+            rc = moves_recover(c, s, s->prompt_tokens);
+        }
+    }
+    s->adoption.again = false;
+    s->adoption.part = s->adoption.slot = 0;
+    s->adoption.stripe = COLD_NONE;
+    return rc ? rc : 1;
 }
 
 void adoption_listen(struct agent *a)
@@ -455,5 +534,9 @@ int adoption_pump(struct agent *a, struct sequence *s, bool *moved)
         return a->status;
     if (is_open(o))
         return 0;
-    return o->status ? o->status : o->part == parts_of(c);
+    if (o->status || o->part < parts_of(c) || !o->again)
+        return o->status ? o->status : o->part == parts_of(c);
+    int asked = ask_again(a, s);
+    *moved |= asked == 1;
+    return asked < 0 ? asked : 0;
 }

@@ -89,6 +89,13 @@ int agent_trim_drive(struct agent *a, struct sequence *s, uint32_t drive);
 /* One of several drives, which has nothing to answer, is not there any more. */
 void agent_leave(struct agent *a, uint32_t drive);
 
+/* What a completion's status says of a request: what is damaged on the drive is an entry of it, or
+ * its key. */
+static inline int agent_status(int status)
+{
+    return status == HILL_E_DAMAGED ? HILL_E_ENTRY : status;
+}
+
 /* What a command has read and written is counted as the request's: a part of the whole, where
  * others' share it. Of a FETCH whoever sent it does so. */
 void agent_count(const struct agent *a, struct sequence *s, const struct record_completion *r,

@@ -59,7 +59,7 @@ int answer_locate(struct answer *a, const struct sequence *s, uint32_t layer, ui
                                            .flags = in_place ? ANSWER_IN_PLACE : 0};
         a->n_in_place += in_place;
         if (hkm_tag(word) != HKM_HOT && hkm_tag(word) != HKM_COLD)
-            rc = HILL_E_DAMAGED; /* a token that is placed is in some tier, always */
+            rc = HILL_E_ENTRY; /* a token that is placed is in some tier, always */
     }
     a->n_items = n;
     return rc;
@@ -273,11 +273,11 @@ void answer_take_fetch(struct answer *a, struct sequence *s, uint32_t layer,
     a->n_fetched += !d->together ? r->count : r->count == d->together ? d->n_fetches : 0;
     if (!r->status || a->status)
         return;
-    a->status = r->status;
+    a->status = agent_status(r->status);
     core_fail(a->core, s, a->status,
-              a->status == HILL_E_DAMAGED
+              a->status == HILL_E_ENTRY
                   ? "the entry of position %u in layer %u is damaged in the cold pool (its "
-                    "checksum does not match); ask again, and check the drive"
+                    "checksum does not match); check the drive"
                   : "the entry of position %u in layer %u cannot be read from the cold pool",
               r->detail, layer);
 }

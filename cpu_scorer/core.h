@@ -86,6 +86,8 @@ struct adoption {
     uint32_t open[LAYOUT_DRIVES_MAX]; /* without a completion */
     int status;
     bool prompt; /* what there is of its prompt, not a whole step */
+    bool again;  /* a cold entry was damaged: the agent is asked once more, without it */
+    uint32_t step, n_tokens; /* the step that it goes on with, and what was there then */
 };
 
 /* What is left of a sequence that has ended. */
@@ -132,6 +134,8 @@ struct sequence {
     XXH64_state_t *hash_before;           /* as it stood when hashed_step began */
     uint32_t hashed_step;                 /* the newest that it has something of; 0: none */
     struct adoption adoption;
+    struct damage damage;    /* entries that the GPU worker makes again before anything else */
+    uint32_t replay_to;      /* steps up to this one are made again, and are in the hash already */
     uint64_t identity;       /* of the request in all its attempts; 0: nothing of it is kept */
     struct resting rests;    /* of an ended one */
     struct kept_plan plan;   /* of the request that goes on with what rests here */
@@ -149,6 +153,8 @@ struct core {
     struct scorer_io io;
     struct scorer_hooks hooks;
     struct tiers tiers;
+    bool
+        mends; /* entries alone are all that is kept of a sequence: single ones can be made again */
     struct score_pool *pool;
     const struct query *scored; /* whose job the pool's threads have; NULL: nobody's */
     struct sequence *sequences; /* [n_sequences] */

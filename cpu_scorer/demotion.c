@@ -226,6 +226,20 @@ uint32_t demote_entries(struct demotions *d, struct sequence *s, uint32_t layer,
     return r.n;
 }
 
+bool demote_again(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t position,
+                  const uint8_t *entry)
+{
+    struct demote_record r;
+    if (!core_has_drive(d->core) || reserve(d, s, layer, true, 1, &r))
+        return false;
+    take_slots(d, s, layer, 0, &position, &r);
+    memcpy((uint8_t *)r.record + r.parts.entries, entry, d->core->tiers.hkm.entry_bytes);
+    note_checks(d, s, layer, &r, entry);
+    fill_plane(d, s, layer, &r, entry, NULL);
+    publish(d, s, layer, DEMOTE_NEW, &r);
+    return true;
+}
+
 uint32_t demote_hot(struct demotions *d, struct sequence *s, uint32_t layer,
                     const uint32_t *positions, uint32_t n)
 {

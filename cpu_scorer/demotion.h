@@ -53,6 +53,9 @@ int demotions_init(struct demotions *d, struct core *core, struct agent *agent,
  * room now. */
 uint32_t demote_entries(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t first,
                         uint32_t n, const uint8_t *entries);
+/* One token again, whose slot was lost. False: no room now. */
+bool demote_again(struct demotions *d, struct sequence *s, uint32_t layer, uint32_t position,
+                  const uint8_t *entry);
 /* The same from the hot pool, for any hot positions, counted as a move of the layer: into slots of
  * copies that are not kept any longer, while there are such, else behind the layer's others. */
 uint32_t demote_hot(struct demotions *d, struct sequence *s, uint32_t layer,

@@ -163,14 +163,14 @@ static void take_completion(void *context, const void *record)
     if (e->status)
         return;
     if (r->status)
-        e->status = r->status;
+        e->status = agent_status(r->status);
     else if (r->count != d->expected)
         e->status = HILL_E_PROTOCOL;
-    if (e->status == HILL_E_DAMAGED)
+    if (e->status == HILL_E_ENTRY)
         core_fail(
             c, q->sequence, e->status,
             "the digests of layer %u are damaged in the cold pool (a page's checksum does not "
-            "match); ask again, and check the drive",
+            "match); check the drive",
             q->header.layer);
     else if (e->status)
         core_fail(c, q->sequence, e->status,

@@ -461,7 +461,8 @@ static int recover_hot(struct hkm *h, uint32_t list, uint32_t position, uint32_t
     return 0;
 }
 
-static int recover_list(struct hkm *h, uint32_t list, uint32_t n_tokens, struct hill_why *why)
+static int recover_list(struct hkm *h, uint32_t list, uint32_t n_tokens, struct damage *damage,
+                        struct hill_why *why)
 {
     _Atomic uint32_t *words = &h->words[(uint64_t)list * h->ctx_tokens];
     int rc = 0;
@@ -472,6 +473,10 @@ static int recover_list(struct hkm *h, uint32_t list, uint32_t n_tokens, struct 
             rc = recover_hot(h, list, p, hkm_slot(word), why);
         else if (hkm_tag(word) != HKM_COLD)
             rc = hill_fail(why, HILL_E_DAMAGED, "position %u is in no tier", p);
+        if (rc && damage && damage_add(damage, list % h->geometry.n_layers, p)) {
+            set_word(h, list, p, hkm_word(HKM_NOWHERE, 0));
+            rc = 0;
+        }
     }
     for (uint32_t p = n_tokens; p < h->ctx_tokens; p++)
         set_word(h, list, p, hkm_word(HKM_NOWHERE, 0));
@@ -487,12 +492,12 @@ uint32_t hkm_placed(const struct hkm *h, uint32_t sequence, uint32_t layer, uint
 }
 
 int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t n_tokens,
-                struct hill_why *why)
+                struct damage *damage, struct hill_why *why)
 {
     if (n_tokens > h->ctx_tokens)
         return hill_fail(why, HILL_E_DAMAGED, "%u tokens of a context of %u", n_tokens,
                          h->ctx_tokens);
-    return recover_list(h, hkm_list_index(h, sequence, layer), n_tokens, why);
+    return recover_list(h, hkm_list_index(h, sequence, layer), n_tokens, damage, why);
 }
 
 uint32_t hkm_blocks(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t *blocks,

@@ -27,6 +27,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cpu_scorer/damage.h"
 #include "kv/geometry.h"
 #include "kv/plan.h"
 
@@ -152,10 +153,11 @@ int hkm_adopt(struct hkm *h, void *memory, uint64_t bytes, const struct hkm_conf
 uint32_t hkm_placed(const struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t most);
 /* Take the blocks and slots that the words of positions 0 .. n_tokens - 1 of a layer name, of a
  * sequence that has its reservation and identity; words above are dropped. Every one of these
- * positions must be hot with the entry that its check is of, or cold (the caller looks at those).
+ * positions must be hot with the entry that its check is of, or cold (the caller looks at those);
+ * one that is not is nowhere from now on and among the damage (NULL: none is allowed).
  * HILL_E_DAMAGED: the sequence is to be released. */
 int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t n_tokens,
-                struct hill_why *why);
+                struct damage *damage, struct hill_why *why);
 /* This position, the newest, is nowhere any more. */
 void hkm_drop(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t position);
 

@@ -47,12 +47,36 @@ static uint32_t place_some(struct intake *in, struct sequence *s, uint32_t layer
     return taken;
 }
 
+/* A damaged entry that has been made again: it is hot, or cold where that is full. 1: placed; 0: no
+ * room now. */
+static int take_mended(struct intake *in, struct sequence *s, const struct record_append *r)
+{
+    uint32_t layer = r->header.layer, p = r->first;
+    struct layer_state *l = &s->layers[layer];
+    const uint8_t *entry = (const uint8_t *)(r + 1);
+    if (refuse_no_numbers(in, s, r))
+        return 1;
+    bool hot = hkm_append(&in->core->tiers.hkm, s->index, layer, p, 1, entry) == 1;
+    if (!hot && !demote_again(in->demotions, s, layer, p, entry)) {
+        s->moves_wanted = true;
+        return 0;
+    }
+    l->uncommitted += !hot;
+    l->low = hot && p < l->low ? p : l->low;
+    if (l->placement && p < placement_tokens(l->placement))
+        placement_place(l->placement, p, hot);
+    damage_remove(&s->damage, layer, p);
+    return 1;
+}
+
 static int take_append(struct intake *in, const struct record_append *r)
 {
     struct sequence *s = &in->core->sequences[r->header.sequence];
     struct layer_state *l = &s->layers[r->header.layer];
     if (!core_runs(s) || s->leaving)
         return 1;
+    if (r->n_tokens == 1 && damage_has(&s->damage, r->header.layer, r->first))
+        return take_mended(in, s, r);
     if (in->done == 0 && (r->first != l->appended || r->n_tokens > s->max_tokens - l->appended)) {
         core_fail(in->core, s, HILL_E_PROTOCOL,
                   "tokens %u..%u of layer %u were appended after %u of at most %u", r->first,
@@ -131,12 +155,20 @@ static int take_step_end(struct intake *in, const struct record_step_end *r)
                       r->n_tokens, layer, s->layers[layer].appended);
             return 1;
         }
+    if (s->damage.n) {
+        core_fail(in->core, s, HILL_E_PROTOCOL, "step %u ends with %u damaged entries",
+                  r->header.step, s->damage.n);
+        return 1;
+    }
     note_balance(s);
     note_drives(in->core, s);
+    s->moves_wanted = true;
+    if (r->header.step < s->replay_to)
+        return 1; /* the hash is not of this step */
+    s->replay_to = 0;
     bool ahead = s->hashed_step > r->header.step; /* the next step's first query has come before */
     kept_note(tiers_kept(&in->core->tiers, s->index), r->header.step, r->n_tokens,
               ahead ? s->hash_before : s->hash);
-    s->moves_wanted = true;
     return 1;
 }
 

@@ -52,8 +52,8 @@ static void take_completion(void *context, const void *record)
         r->read_ns = clock_now_ns();
         if (!c->status || r->status)
             return;
-        r->status = c->status;
-        core_fail(r->base.core, r->query->sequence, c->status,
+        r->status = agent_status(c->status);
+        core_fail(r->base.core, r->query->sequence, r->status,
                   "reading keys of layer %u from the drive", r->query->header.layer);
         return;
     }

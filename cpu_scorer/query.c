@@ -88,7 +88,8 @@ static int check_query(struct core *c, struct query *q)
 static bool is_placed(const struct sequence *s, uint32_t layer, uint32_t n_tokens)
 {
     const struct layer_state *l = &s->layers[layer];
-    return l->appended >= n_tokens && (!s->sums || l->weighed >= s->prompt_tokens);
+    return l->appended >= n_tokens && (!s->sums || l->weighed >= s->prompt_tokens) &&
+           !damage_below(&s->damage, layer, n_tokens);
 }
 
 bool query_has_tokens(const struct query *q)
@@ -151,11 +152,13 @@ static int step_score(struct queries *qs, struct query *q)
 /* ---- selecting ------------------------------------------------------------------------------ */
 
 /* The end of a step may be taken after the first query of the next one: its hash is kept until
- * then. */
+ * then. A step that is made again is in it already. */
 static void hash_selection(const struct query *q, uint32_t k)
 {
     struct sequence *s = q->sequence;
     uint32_t head[2] = {q->header.step, q->header.layer};
+    if (q->header.step <= s->replay_to && s->replay_to)
+        return; /* it has it already */
     if (q->header.step != s->hashed_step) {
         XXH64_copyState(s->hash_before, s->hash);
         s->hashed_step = q->header.step;

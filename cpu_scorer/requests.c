@@ -291,6 +291,7 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
     if (s->state != SEQUENCE_FREE || !has_credits(rs, sizeof answer))
         return 0;
     uint64_t identity = rs->core->config.keeps ? r->identity : 0;
+    s->damage.n = s->replay_to = 0;
     start_sequence(rs, s, r);
     open_evaluator(rs, s);
     answer.status = admission_begin(rs->core, rs->agent, s, identity, &why);
@@ -351,18 +352,30 @@ static bool adopt(struct requests *rs, struct sequence *s, const struct record_s
 /* As of its newest step that the SEQ_BEGIN can go on with. */
 static int answer_adopted(struct requests *rs, struct sequence *s)
 {
-    struct record_seq_ready answer = {.header = s->begin.header};
-    if (!has_credits(rs, sizeof answer))
+    struct {
+        struct record_seq_ready ready;
+        struct damaged_entry damaged[RECORD_DAMAGED_MAX];
+    } whole = {.ready = {.header = s->begin.header}};
+    struct record_seq_ready *answer = &whole.ready;
+    uint32_t damaged = s->damage.n * (uint32_t)sizeof *whole.damaged;
+    uint32_t bytes = (uint32_t)sizeof *answer + damaged;
+    if (!has_credits(rs, bytes))
         return 0;
     s->state = SEQUENCE_ACTIVE;
     s->begin_held = false;
-    adoption_answer(rs->core, s, &answer);
-    say_where_hot(rs, s, &answer);
+    adoption_answer(rs->core, s, answer);
+    memcpy(whole.damaged, s->damage.items, damaged);
+    say_where_hot(rs, s, answer);
+    if (s->damage.n || s->replay_to)
+        log_warn("request %llu: %u of its entries are damaged, and the steps after %u of %u: they "
+                 "are made again",
+                 (unsigned long long)s->identity, s->damage.n, answer->header.step,
+                 s->replay_to ? s->replay_to : answer->header.step);
     log_debug("request %llu: goes on after step %u with %u tokens in layer %u, %u of them hot",
-              (unsigned long long)s->identity, s->hashed_step, answer.kept_tokens,
-              answer.header.layer,
-              hkm_hot_tokens(&rs->core->tiers.hkm, s->index, answer.header.layer));
-    shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, &answer, sizeof answer);
+              (unsigned long long)s->identity, answer->header.step, answer->kept_tokens,
+              answer->header.layer,
+              hkm_hot_tokens(&rs->core->tiers.hkm, s->index, answer->header.layer));
+    shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, answer, bytes);
     return 1;
 }
 

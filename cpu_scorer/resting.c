@@ -18,7 +18,8 @@ uint32_t resting_tokens(const struct core *c, const struct sequence *s,
     uint32_t n = s->max_tokens;
     bool entries_alone = !kv_policy_reads_keys(c->config.policy);
     if (!end->keep || !c->config.keeps || !entries_alone || core_is_emptied(c) || !s->identity ||
-        s->status || (end->status && end->status != HILL_E_CANCELLED))
+        s->damage.n || s->replay_to || s->status ||
+        (end->status && end->status != HILL_E_CANCELLED))
         return 0;
     for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
         if (s->layers[layer].appended < n)

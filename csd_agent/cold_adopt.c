@@ -6,7 +6,8 @@
  * entry's. So one that has changed while no agent was there is found as well, though nothing has
  * kept a checksum of it. From then on its page has one (csd_drive_seal). Of parts of keys
  * (kv/partial.h) the scorer alone knows the columns: each value must be one of its head's, in their
- * order.
+ * order. A damaged slot stays free, and the others count: the scorer leaves that one out and asks
+ * again, until all that it asks for is there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -115,21 +116,55 @@ static uint32_t items_that_fit(const struct cold_pool *pool, const struct cold_a
     return i;
 }
 
-static int verify(struct cold_pool *pool, const struct cold_adopt *a, struct hill_why *why)
+/* Committed already, by a command before this one. */
+static bool is_adopted(const struct cold_pool *pool, const struct adopt_item *item)
+{
+    return cold_pool_position(pool, item->slot) == item->position;
+}
+
+/* What is whole of items from .. to - 1 counts; the first one that is not is named. */
+static int take_looked(struct cold_pool *pool, const struct cold_adopt *a, uint32_t from,
+                       uint32_t to, uint8_t *scratch, struct cold_adopted *out,
+                       struct hill_why *why)
+{
+    struct cold_stripe *state = pool->stripes[a->stripe];
+    struct look look;
+    int status = read_look(pool, a->items[from].slot, a->items[to - 1].slot, &look, why);
+    if (status != 0)
+        return status;
+    for (uint32_t i = from; i < to; i++) {
+        const struct adopt_item *item = &a->items[i];
+        uint32_t at = item->slot % pool->layout.stripe_slots;
+        bool first = out->bad_position == COLD_NO_POSITION;
+        if (is_adopted(pool, item))
+            continue;
+        if (check_slot(pool, a, item, &look, scratch, first ? why : NULL)) {
+            out->bad_position = first ? item->position : out->bad_position;
+            continue;
+        }
+        state->positions[at] = item->position;
+        state->checksums[at] = item->checksum;
+        cold_commit_slot(pool, cold_owner(pool, a->sequence, a->layer), item->slot);
+        out->n++;
+    }
+    csd_drive_seal(pool->drive, look.keys_from, look.keys_to - look.keys_from, look.keys);
+    return 0;
+}
+
+static int take_whole(struct cold_pool *pool, const struct cold_adopt *a, struct cold_adopted *out,
+                      struct hill_why *why)
 {
     uint8_t *scratch = calloc(1, kv_group_bytes(&pool->layout.geometry));
     int status = scratch ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory to look at adopted slots");
     for (uint32_t from = 0, to; status == 0 && from < a->n_items; from = to) {
-        struct look look;
+        to = from + 1;
+        if (is_adopted(pool, &a->items[from]))
+            continue;
         to = items_that_fit(pool, a, from);
-        status = read_look(pool, a->items[from].slot, a->items[to - 1].slot, &look, why);
-        for (uint32_t i = from; status == 0 && i < to; i++)
-            status = check_slot(pool, a, &a->items[i], &look, scratch, why);
-        if (status == 0)
-            csd_drive_seal(pool->drive, look.keys_from, look.keys_to - look.keys_from, look.keys);
+        status = take_looked(pool, a, from, to, scratch, out, why);
     }
     free(scratch);
-    return status;
+    return status == 0 && out->bad_position != COLD_NO_POSITION ? HILL_E_DAMAGED : status;
 }
 
 /* ---- the command ---- */
@@ -149,6 +184,8 @@ static int check_adopt(const struct cold_pool *pool, const struct cold_adopt *a,
         if (slot / slots != a->stripe)
             return hill_fail(why, HILL_E_PROTOCOL, "slot %u to be adopted is not in stripe %u",
                              slot, a->stripe);
+        if (is_adopted(pool, &a->items[i]))
+            continue; /* the stripe is this list's, as cold_stripe_claim will say */
         if (pool_slot_valid(pool->directory, slot) ||
             (state && bit_test(state->written, slot % slots)))
             return hill_fail(why, HILL_E_PROTOCOL, "slot %u to be adopted is in use", slot);
@@ -164,26 +201,18 @@ static void distrust_pages(const struct cold_pool *pool, struct cold_stripe *sta
     memset(state->entry_pages, 0xff, pool->layout.entry_stripe_bytes / CSD_ALIGN / 64 * 8 + 8);
 }
 
-int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *a, struct hill_why *why)
+int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *a,
+                    struct cold_adopted *adopted, struct hill_why *why)
 {
-    uint32_t slots = pool->layout.stripe_slots;
     struct cold_stripe *state;
-    int status = check_adopt(pool, a, why);
 
+    *adopted = (struct cold_adopted){.bad_position = COLD_NO_POSITION};
+    int status = check_adopt(pool, a, why);
     if (status == 0)
         status =
             cold_stripe_claim(pool, a->stripe, a->sequence, a->layer, a->stripe_order, &state, why);
     if (status != 0)
         return status;
-    status = verify(pool, a, why);
-    if (status != 0)
-        return status;
     distrust_pages(pool, state);
-    for (uint32_t i = 0; i < a->n_items; i++) {
-        uint32_t at = a->items[i].slot % slots;
-        state->positions[at] = a->items[i].position;
-        state->checksums[at] = a->items[i].checksum;
-        cold_commit_slot(pool, cold_owner(pool, a->sequence, a->layer), a->items[i].slot);
-    }
-    return 0;
+    return take_whole(pool, a, adopted, why);
 }

@@ -90,14 +90,20 @@ int cold_pool_commit(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
 int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
                       const uint32_t *slots, uint32_t n_slots, struct hill_why *why);
 
-/* Slots of a stripe that an earlier agent had committed: they are committed again, ascending. All
- * or none; HILL_E_DAMAGED: the pool is not the one of that time. */
+/* Slots of a stripe that an earlier agent had committed: they are committed again, ascending; those
+ * that are already are passed over. HILL_E_DAMAGED: with a bad position all but the damaged ones
+ * are, of which that is the first; without, the pool is not the one of that time. */
 struct cold_adopt {
     uint32_t sequence, layer, stripe, stripe_order;
     const struct adopt_item *items;
     uint32_t n_items; /* 0: the stripe is taken */
 };
-int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *adopt, struct hill_why *why);
+struct cold_adopted {
+    uint32_t n;            /* committed now */
+    uint32_t bad_position; /* COLD_NO_POSITION: none */
+};
+int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *adopt,
+                    struct cold_adopted *adopted, struct hill_why *why);
 
 void cold_pool_trim(struct cold_pool *pool, uint32_t sequence);
 

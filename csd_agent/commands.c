@@ -135,12 +135,14 @@ static int run_adopt(struct data_plane *plane, const void *payload,
                                      .stripe_order = record->stripe_order,
                                      .items = (const struct adopt_item *)(record + 1),
                                      .n_items = record->n_slots};
+    struct cold_adopted adopted;
 
     (void)cost;
     STAGE_BEGIN_AT(agent_commit, &record->header);
-    int status = cold_pool_adopt(plane->pool, &adopt, why);
+    int status = cold_pool_adopt(plane->pool, &adopt, &adopted, why);
     STAGE_END(agent_commit, record->n_slots * sizeof(struct adopt_item));
-    completion->count = status == 0 ? record->n_slots : 0;
+    completion->count = adopted.n;
+    completion->detail = status == HILL_E_DAMAGED ? adopted.bad_position : 0;
     return status;
 }
 

@@ -125,6 +125,7 @@ void request_free(struct request *r)
     save_drop(r);
     restore_drop(r);
     past_drop(r);
+    mend_drop(r);
     selected_drop(r);
     stored_drop(r);
     XXH64_freeState(r->hash);
@@ -254,6 +255,9 @@ void request_take_ready(struct worker *w, const struct record_seq_ready *record)
     r->kept_tokens = record->kept_tokens;
     r->kept_step = record->header.step;
     r->kept_layer = record->header.layer;
+    r->replay_to = record->replay_to;
+    if (mend_take(r, record))
+        r->ready_status = HILL_E_NOMEM;
 }
 
 void request_spoil_ready(struct worker *w, int code)
@@ -538,7 +542,9 @@ int request_take_token(struct request *r, struct hill_why *why)
     struct worker *w = r->w;
     uint32_t token;
     double logprob = 0;
-    XXH64_update(r->hash, w->logits, sizeof *w->logits * w->hparams.n_vocab);
+    int late = resume_hash(r, why);
+    if (late)
+        return late;
     logits_file_step(w);
     if (r->prefill->n_forced) { /* as many as predict */
         token = r->prefill->forced[r->predicted];
@@ -612,6 +618,8 @@ static void end_sequence(struct request *r, int rc)
                                  .status = r->over ? 0 : rc,
                                  .keep = r->prefill->keep};
     /* the goodbye itself is not to be cancelled: nobody is w->waiting */
+    if (rc == HILL_E_ENTRY)
+        return; /* what is kept of it is looked at in a new epoch, and it goes on */
     if (r->begun && dataplane_push(plane, plane->append, RECORD_SEQ_END, &end, sizeof end,
                                    clock_deadline_ms(5000), &why))
         log_warn("the scorer was not told that request %llu ended: %s",

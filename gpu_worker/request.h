@@ -11,6 +11,7 @@
 
 #include <xxhash.h>
 
+#include "gpu_worker/mend.h"
 #include "gpu_worker/past.h"
 #include "gpu_worker/restore.h"
 #include "gpu_worker/save.h"
@@ -28,6 +29,7 @@ enum request_state {
     REQUEST_RESTORING, /* instead: a saved session's entries (restore.h) */
     REQUEST_RESTORED,  /* n_past tokens have their entries, and what follows is to be computed */
     REQUEST_FILLING,   /* its first token is out, and entries before it come (selected.h) */
+    REQUEST_MENDING,   /* it goes on, once damaged entries are made again (mend.h) */
     REQUEST_DECODE,
 };
 
@@ -50,6 +52,9 @@ struct request {
     uint32_t hot_offset, hot_entries; /* as it said */
     uint32_t kept_tokens, kept_step;  /* the same: of an earlier attempt; 0: none */
     uint32_t kept_layer;              /* of a prompt: kept_tokens are this layer's */
+    uint32_t replay_to;               /* the step up to which steps are made again; 0: none are */
+    bool hash_late;                   /* the logits' hash is not known before resume->first_state */
+    struct mend *mend;                /* damaged entries that are made again (mend.h), or NULL */
     struct engine_prompt prompt_kept; /* units of an earlier attempt; 0: none */
     uint32_t n_past;   /* tokens before those that are computed: their entries are there */
     struct past *past; /* these on their way to the device (past.h), or NULL */
@@ -163,6 +168,8 @@ int request_push_step_end(struct request *r, uint32_t n_tokens, struct hill_why 
 void resume_offer(struct request *r, struct record_seq_begin *begin);
 /* It has: the request is where it was after that step. */
 int resume_begin(struct request *r, struct hill_why *why);
+/* A token was made: the logits' hash goes on, or is the one that was kept. */
+int resume_hash(struct request *r, struct hill_why *why);
 /* The prompt's first unit, or the one with which it goes on. */
 int resume_prompt(struct request *r, struct hill_why *why);
 /* How many of a unit's first entries the scorer has from an earlier attempt. */

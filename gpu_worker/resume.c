@@ -105,6 +105,26 @@ static void find_beginning(struct request *r)
     session_close(&file);
 }
 
+static int load_hash(struct request *r, uint32_t index, struct hill_why *why)
+{
+    const Hill__Resume *m = r->prefill->resume;
+    struct hash_state state;
+    memcpy(&state, m->logits_states.data + (index - m->first_state) * sizeof state, sizeof state);
+    return hash_state_load(r->hash, &state)
+               ? 0
+               : hill_fail(why, HILL_E_PROTOCOL, "the logits' hash is of another xxHash");
+}
+
+int resume_hash(struct request *r, struct hill_why *why)
+{
+    if (r->hash_late && r->predicted == r->prefill->resume->first_state) {
+        r->hash_late = false;
+        return load_hash(r, r->predicted, why);
+    }
+    XXH64_update(r->hash, r->w->logits, sizeof *r->w->logits * r->w->hparams.n_vocab);
+    return 0;
+}
+
 void resume_tell(const struct request *r, uint32_t units, uint32_t repeated)
 {
     Hill__Resumed body = HILL__RESUMED__INIT;
@@ -112,6 +132,7 @@ void resume_tell(const struct request *r, uint32_t units, uint32_t repeated)
     body.tokens = r->predicted;
     body.units = units;
     body.units_repeated = repeated;
+    body.entries_repeated = mend_entries(r);
     worker_link_send(r->w->link, &PROTO_MESSAGE(RESUMED, resumed, &body));
 }
 
@@ -119,17 +140,17 @@ int resume_begin(struct request *r, struct hill_why *why)
 {
     const Hill__Resume *m = r->prefill->resume;
     uint32_t last = r->kept_tokens - r->prompt; /* the newest token that stands */
-    struct hash_state state;
-    if (!resume_hopes(r) || last < m->first_state || last >= usable_tokens(r))
+    r->hash_late = r->replay_to && last < m->first_state;
+    if (!resume_hopes(r) || (last < m->first_state && !r->hash_late) || last >= usable_tokens(r))
         return hill_fail(why, HILL_E_PROTOCOL, "the scorer keeps %u tokens, which is not offered",
                          r->kept_tokens);
     for (uint32_t i = 0; i <= last; i++)
         if (m->tokens[i] >= r->w->hparams.n_vocab)
             return hill_fail(why, HILL_E_INVALID,
                              "token %u of the answer is outside the vocabulary", i);
-    memcpy(&state, m->logits_states.data + (last - m->first_state) * sizeof state, sizeof state);
-    if (!hash_state_load(r->hash, &state))
-        return hill_fail(why, HILL_E_PROTOCOL, "the logits' hash is of another xxHash");
+    int rc = r->hash_late ? 0 : load_hash(r, last, why);
+    if (rc)
+        return rc;
     memcpy(r->tokens + r->prompt, m->tokens, (last + 1) * sizeof *r->tokens);
     r->predicted = r->resumed = last + 1;
     r->n_tokens = r->prompt + r->predicted;
@@ -144,7 +165,7 @@ int resume_begin(struct request *r, struct hill_why *why)
     log_debug("request %llu goes on after %u tokens and %u of its answer",
               (unsigned long long)r->prefill->identity, r->prompt, r->predicted);
     resume_tell(r, 0, 0);
-    return 0;
+    return mend_begin(r, why);
 }
 
 /* ---- a prompt ------------------------------------------------------------------------------- */

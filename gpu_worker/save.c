@@ -75,9 +75,11 @@ void save_take_order(struct worker *w, const Hill__Save *message)
         memcpy(r->save_terms, message->file->terms.data, sizeof r->save_terms);
 }
 
+/* Steps that are made again are in the scorer's hash already: a session has that of its own step.
+ */
 bool save_owed(const struct request *r)
 {
-    return r->state == REQUEST_DECODE &&
+    return r->state == REQUEST_DECODE && r->step >= r->replay_to &&
            (r->save_path || r->save || (r->over && r->prefill->save && !r->saved_at_end));
 }
 

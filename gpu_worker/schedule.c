@@ -151,6 +151,8 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
         return request_begin_prefill(r, r->n_past, why);
     case REQUEST_FILLING:
         return selected_fill(r, why);
+    case REQUEST_MENDING:
+        return mend_turn(r, why);
     default:
         return 0;
     }

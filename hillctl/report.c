@@ -222,6 +222,7 @@ static json_t *recovery(const Hill__Summary *m)
     set_integer(object, "recoveries", m, m ? m->recoveries : 0);
     set_integer(object, "steps_repeated", m, m ? m->steps_repeated : 0);
     set_integer(object, "units_repeated", m, m ? m->units_repeated : 0);
+    set_integer(object, "entries_repeated", m, m ? m->entries_repeated : 0);
     return object;
 }
 

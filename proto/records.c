@@ -44,7 +44,7 @@ static int check_range(const struct checked *c, const char *field, uint64_t valu
 
 static int check_status(const struct checked *c, int32_t status)
 {
-    if (status > 0 || status < HILL_E_PROTOCOL)
+    if (status > 0 || status < HILL_E_LAST)
         return FAIL(c->why, "%s record: status %d is no error code", c->name, status);
     return 0;
 }
@@ -179,13 +179,30 @@ static int check_selection(const struct checked *c)
     return 0;
 }
 
+/* Each within what is kept, and behind the one before it. */
+static int check_damaged(const struct checked *c, const struct damaged_entry *entries, uint32_t i)
+{
+    const struct record_seq_ready *r = c->payload;
+    const struct damaged_entry *e = &entries[i], *before = &entries[i ? i - 1 : 0];
+    bool same = i && e->position == before->position;
+    TRY(check_range(c, "a damaged position", e->position, i ? before->position : 0,
+                    r->kept_tokens - 1));
+    return check_range(c, "a damaged layer", e->layer, same ? before->layer + 1 : 0,
+                       c->geometry->n_layers - 1);
+}
+
 static int check_seq_ready(const struct checked *c)
 {
     const struct record_seq_ready *r = c->payload;
     TRY(check_status(c, r->status));
     RANGE(hot_entries, 0, SELECTED_HOT);
     RANGE(kept_tokens, 0, r->status ? 0 : KV_MAX_TOKENS);
-    return check_size(c, sizeof(*r));
+    RANGE(n_damaged, 0, r->kept_tokens ? RECORD_DAMAGED_MAX : 0);
+    RANGE(replay_to, 0, r->kept_tokens ? UINT32_MAX : 0);
+    TRY(check_size(c, sizeof(*r) + (uint64_t)r->n_damaged * sizeof(struct damaged_entry)));
+    for (uint32_t i = 0; i < r->n_damaged; i++)
+        TRY(check_damaged(c, (const struct damaged_entry *)(r + 1), i));
+    return 0;
 }
 
 static int check_agent_query(const struct checked *c)

@@ -245,6 +245,19 @@ struct record_seq_ready {
     /* That have their entries still, as of header.step, or after_tokens; 0: it begins anew. Of a
      * prompt: in header.layer, all of it in the layers before, none in those after. */
     uint32_t kept_tokens;
+    /* Of these: entries that are damaged. An APPEND of one token brings each, before any query;
+     * then they are as they were. */
+    uint32_t n_damaged;
+    /* The steps after header.step, up to this one, are to be made again: their tokens are known,
+     * and the selection hash has them already. 0: none */
+    uint32_t replay_to;
+    uint32_t reserved[2];
+    /* then struct damaged_entry damaged[n_damaged], by position, then layer */
+};
+
+#define RECORD_DAMAGED_MAX 64u
+struct damaged_entry {
+    uint32_t layer, position;
 };
 
 /* Answer to SEQ_END: the sequence is closed and its SequenceStats has gone to the coordinator over
@@ -330,7 +343,8 @@ struct record_trim {
 };
 
 /* The stripe is the list's, and these slots of it were committed in an earlier epoch and count
- * again; those that are not named are free. Several may be about one stripe. */
+ * again; those that are not named are free. Several may be about one stripe, also about slots that
+ * count again already. HILL_E_DAMAGED with a position: all but the damaged ones count. */
 struct record_adopt {
     struct record_header header;
     uint64_t tag;
@@ -382,9 +396,10 @@ struct record_completion {
     uint64_t tag;     /* of the command; of a query: its query_id */
     uint32_t command; /* enum record_type of the command */
     int32_t status;   /* 0 or a hill_error */
-    uint32_t count;   /* query: slots scored; fetch, demote, commit: entries */
-    uint32_t detail;  /* status DAMAGED: position of the first damaged entry; fetch, status 0:
-                       * 1: it was read ahead, which busy_ns leaves out */
+    uint32_t count;   /* query: slots scored; fetch, demote, commit, adopt: entries */
+    uint32_t detail;  /* status DAMAGED: position of the first damaged entry (adopt: UINT32_MAX:
+                       * the pool is another); fetch, status 0: 1: it was read ahead, which busy_ns
+                       * leaves out */
     uint64_t flash_read_bytes, flash_write_bytes; /* by this command */
     uint64_t
         link_kv_bytes; /* entry bytes (covering pages) that crossed to the host for this command */
@@ -406,7 +421,8 @@ _Static_assert(sizeof(struct record_mass) == 32, "layout");
 _Static_assert(sizeof(struct record_entries) == 144, "layout");
 _Static_assert(sizeof(struct record_selection) == 32, "layout");
 _Static_assert(sizeof(struct selected_upload) == 16, "layout");
-_Static_assert(sizeof(struct record_seq_ready) == 32, "layout");
+_Static_assert(sizeof(struct record_seq_ready) == 48, "layout");
+_Static_assert(sizeof(struct damaged_entry) == 8, "layout");
 _Static_assert(sizeof(struct record_seq_stats) == 32, "layout");
 _Static_assert(sizeof(struct record_agent_query) == 32, "layout");
 _Static_assert(sizeof(struct record_commit) == 32, "layout");

@@ -1,7 +1,7 @@
 /* tests/cpu_scorer/test_adoption.c - a process that appends, moves and notes steps in the hot
  * segment is killed at any moment, again and again: what it noted is whole, and of a prompt what
- * comes before the first gap; a successor goes on with it; one bit that has changed is found
- * (HILL_TEST_SEED). */
+ * comes before the first gap; a successor goes on with it; one bit that has changed is found, and
+ * costs a scorer that mends no more than what it is of (HILL_TEST_SEED). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -51,6 +51,7 @@ static struct core core;
 static struct shm_arena staging = {.slot_count = 64};
 
 static bool no_drive;      /* the next core has none */
+static bool mends;         /* it notes damaged entries */
 static double wanted_beta; /* of it */
 
 static void open_core(bool adopts)
@@ -73,6 +74,7 @@ static void open_core(bool adopts)
     memset(&core, 0, sizeof core);
     core.config = config;
     core.io = io;
+    core.mends = mends;
     if (tiers_create(&core.tiers, &config, &io, &why))
         fail_msg("%s", why.text);
     assert_int_equal(core.tiers.adopted, adopts);
@@ -526,6 +528,160 @@ static void test_a_bit_that_has_changed_is_found(void **unused)
     tear_down_world();
 }
 
+/* An entry of sequence 0 with a checksum: hot ones, and what names cold ones. */
+static void damage_one(uint32_t layer, uint32_t p)
+{
+    struct hkm *h = &core.tiers.hkm;
+    uint32_t word = hkm_location(h, 0, layer, p), slot = hkm_slot(word);
+    if (hkm_tag(word) == HKM_COLD)
+        flip((uint8_t *)&h->cold_checks[slot].bound, 4);
+    else if (draw(2))
+        flip((uint8_t *)&h->words[(uint64_t)hkm_list_index(h, 0, layer) * CTX + p], 4);
+    else
+        flip(hkm_entry(h, slot), ENTRY);
+}
+
+/* Some of sequence 0's: of the prompt, of all tokens, of the newest. The lowest decoded one. */
+static uint32_t damage_some(uint32_t n_tokens)
+{
+    uint32_t n = 1 + draw(5), lowest = UINT32_MAX, where = draw(4);
+    uint32_t from = where == 0 ? n_tokens - 3 : 0, to = where > 1 ? PROMPT : n_tokens;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t layer = draw(LAYERS), p = from + draw(to - from);
+        struct damage *d = &core.sequences[0].damage;
+        if (damage_has(d, layer, p))
+            continue;
+        damage_add(d, layer, p); /* of this core: what the next one is to find */
+        damage_one(layer, p);
+        lowest = p >= PROMPT && p < lowest ? p : lowest;
+    }
+    return lowest;
+}
+
+static void check_noted(const struct damage *expected)
+{
+    const struct damage *d = &core.sequences[0].damage;
+    assert_int_equal(d->n, expected->n);
+    assert_memory_equal(d->items, expected->items, d->n * sizeof *d->items);
+    for (uint32_t i = 0; i < d->n; i++)
+        assert_int_equal(hkm_tag(core_location(&core, &core.sequences[0], d->items[i].layer,
+                                               d->items[i].position)),
+                         HKM_NOWHERE);
+}
+
+/* As intake.c places what the GPU worker has made: all that is damaged of the prompt. */
+static void mend(struct sequence *s)
+{
+    while (s->damage.n) {
+        struct damaged_entry e = s->damage.items[0];
+        assert_true(e.position < PROMPT);
+        append(s, e.layer, e.position);
+        damage_remove(&s->damage, e.layer, e.position);
+    }
+}
+
+/* The lowest damaged decoded token: from there on steps are made again, but where a note is of an
+ * earlier step. */
+static void check_mended(uint32_t decoded, uint32_t newest)
+{
+    struct sequence *s = &core.sequences[0];
+    struct record_seq_ready answer = {.status = 0};
+    const struct record_seq_begin asked = {.identity = core.tiers.hkm.identities[0],
+                                           .prompt_tokens = PROMPT,
+                                           .max_tokens = CTX,
+                                           .alpha = 0.5,
+                                           .adopt_min = newest > 3 + PROMPT ? newest - 3 : PROMPT,
+                                           .adopt_max = newest};
+    const struct kept_step *step = NULL;
+    assert_true(adoption_fits(&core, s, &asked, &step));
+    uint32_t whole = step->n_tokens, to = decoded < whole ? decoded : whole;
+    assert_true(whole >= asked.adopt_min && (whole == newest || whole <= decoded));
+    XXH64_reset(s->hash, 0);
+    assert_int_equal(adoption_begin(&core, s, step, 0), 0);
+    assert_int_equal(XXH64_digest(s->hash), hash_of(whole - PROMPT));
+    adoption_answer(&core, s, &answer);
+    assert_int_equal(answer.kept_tokens, to);
+    assert_int_equal(answer.header.step, to - PROMPT);
+    assert_int_equal(answer.replay_to, to < whole ? whole - PROMPT : 0);
+    assert_int_equal(answer.n_damaged, s->damage.n);
+    mend(s);
+    check_tokens(s, to);
+    assert_int_equal(hkm_audit(&core.tiers.hkm, NULL), 0);
+    s->state = SEQUENCE_ACTIVE;
+}
+
+static void test_damaged_entries_alone_are_made_again(void **unused)
+{
+    (void)unused;
+    uint32_t replays = 0, steps_before = 0;
+    set_up_world();
+    mends = true;
+    do { /* one that is no session */
+        begin(&core.sequences[0]);
+    } while (past_of(&core.sequences[0]));
+    for (int i = 0; i < 120; i++) { /* at most CTX tokens */
+        struct sequence *s = &core.sequences[0];
+        s->hashed_step++;
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            append(s, layer, s->layers[layer].appended++);
+            move_some(s, layer);
+        }
+        XXH64_update(s->hash, &s->hashed_step, sizeof s->hashed_step);
+        kept_note(tiers_kept(&core.tiers, 0), s->hashed_step, s->layers[0].appended, s->hash);
+    }
+    uint8_t *good = malloc(segment_bytes);
+    assert_non_null(good);
+    memcpy(good, world->segment, segment_bytes);
+    uint32_t newest = core.sequences[0].layers[0].appended;
+    for (int i = 0; i < FLIPS / 2; i++) {
+        uint32_t decoded = damage_some(newest);
+        const struct damage expected = core.sequences[0].damage;
+        close_core();
+        open_core(true);
+        assert_int_equal(core.sequences[0].state, SEQUENCE_DORMANT);
+        check_noted(&expected);
+        check_mended(decoded, newest);
+        replays += core.sequences[0].replay_to > 0;
+        steps_before += decoded < newest && !core.sequences[0].replay_to;
+        memcpy(world->segment, good, segment_bytes);
+        close_core();
+        open_core(true);
+        assert_int_equal(core.sequences[0].state, SEQUENCE_DORMANT);
+        assert_int_equal(core.sequences[0].damage.n, 0);
+    }
+    assert_true(replays > 0 && steps_before > 0);
+    free(good);
+    tear_down_world();
+    mends = false;
+}
+
+/* More than can be noted; a session, which has its file: they are freed. */
+static void test_much_damage_frees_the_sequence(void **unused)
+{
+    (void)unused;
+    uint32_t kept = 0, freed = 0;
+    set_up_world();
+    mends = true;
+    for (int i = 0; i < 40; i++) {
+        struct sequence *s = &core.sequences[0];
+        begin(s);
+        uint32_t n = draw(2) ? 1 : RECORD_DAMAGED_MAX / LAYERS + 1;
+        bool session = past_of(s) > 0, few = n == 1;
+        for (uint32_t p = 0; p < n; p++)
+            for (uint32_t layer = 0; layer < LAYERS; layer++)
+                damage_one(layer, p);
+        close_core();
+        open_core(true);
+        bool stays = core.sequences[0].state == SEQUENCE_DORMANT;
+        assert_int_equal(stays, few && !session);
+        kept += stays;
+        freed += !stays;
+    }
+    assert_true(kept > 0 && freed > 0);
+    tear_down_world();
+    mends = false;
+}
+
 /* A request that began without a drive: all of it is hot. */
 static void begin_without_drive(struct sequence *s)
 {
@@ -673,6 +829,8 @@ int main(void)
         cmocka_unit_test(test_a_kill_at_any_moment_loses_nothing),
         cmocka_unit_test(test_a_prompt_without_its_first_token_is_nothing),
         cmocka_unit_test(test_a_bit_that_has_changed_is_found),
+        cmocka_unit_test(test_damaged_entries_alone_are_made_again),
+        cmocka_unit_test(test_much_damage_frees_the_sequence),
         cmocka_unit_test(test_a_drive_that_comes_is_used_and_one_that_goes_is_not_missed),
         cmocka_unit_test(test_one_that_cannot_be_taken_up_leaves_no_placement),
         cmocka_unit_test(test_another_shape_is_not_adopted),

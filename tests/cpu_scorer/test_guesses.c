@@ -130,7 +130,7 @@ static void test_a_damaged_entry_under_a_guess_fails_its_request(void **unused)
     gpu_push(r, RING_QUERY, RECORD_QUERY, &guess, sizeof guess);
     gpu_fill_question(q, 1, q->n, QUERY_EXACT, &exact);
     gpu_push(r, RING_QUERY, RECORD_QUERY, &exact, sizeof exact);
-    assert_int_equal(gpu_answer(q, 1, q->n, &exact), HILL_E_DAMAGED);
+    assert_int_equal(gpu_answer(q, 1, q->n, &exact), HILL_E_ENTRY);
     assert_int_equal(r->n_failures, 1);
     gpu_end(q);
     atomic_store_explicit(&r->agent->damaged_position, UINT32_MAX, memory_order_relaxed);

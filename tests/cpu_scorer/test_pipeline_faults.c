@@ -38,8 +38,8 @@ static void test_a_damaged_entry_fails_its_request_only(void **unused)
     struct rig_request *q = gpu_begin(r, 0, 300, 310, &full, 0);
     r->agent->damaged_position = 200; /* hot in the other request */
     gpu_prefill(q);
-    assert_int_equal(gpu_decode(q), HILL_E_DAMAGED);
-    assert_int_equal(gpu_query(q, 1, 300, false), HILL_E_DAMAGED); /* and stays failed */
+    assert_int_equal(gpu_decode(q), HILL_E_ENTRY);
+    assert_int_equal(gpu_query(q, 1, 300, false), HILL_E_ENTRY); /* and stays failed */
     assert_int_equal(r->n_failures, 1);
     r->agent->damaged_position = UINT32_MAX;
     gpu_end(q);
@@ -68,7 +68,7 @@ static void test_a_damaged_word_fails_its_request(void **unused)
     rig_settle(r);
     _Atomic uint32_t *word = &h->words[(uint64_t)hkm_list_index(h, 0, 0) * h->ctx_tokens + 100];
     uint32_t was = atomic_exchange(word, hkm_word(HKM_NOWHERE, 0));
-    assert_int_equal(gpu_query(q, 0, q->n, false), HILL_E_DAMAGED);
+    assert_int_equal(gpu_query(q, 0, q->n, false), HILL_E_ENTRY);
     assert_int_equal(r->n_failures, 1);
     rig_settle(r);
     atomic_store(word, was);

@@ -162,7 +162,7 @@ static void test_a_damaged_entry_is_not_read(void **unused)
     struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
     gpu_prefill(q);
     r->agent->damaged_position = 100;
-    assert_int_equal(ask_entries(q, 1, 95, 10)->status, HILL_E_DAMAGED);
+    assert_int_equal(ask_entries(q, 1, 95, 10)->status, HILL_E_ENTRY);
     shm_ring_release(&r->gpu[RING_SELECTION]);
     q->check = false;
     assert_true(gpu_decode(q) != 0); /* what the drive cannot read fails its request */

@@ -211,9 +211,15 @@ static void adopt_stripe(struct pool_scene *s, uint32_t stripe)
             continue;
         const struct cold_adopt adopt = {owner->sequence, owner->layer, stripe,
                                          owner->order,    items,        n};
-        assert_int_equal(cold_pool_adopt(s->pool, &adopt, &why), 0);
-        if (n > 0) /* once */
-            assert_int_equal(cold_pool_adopt(s->pool, &adopt, &why), HILL_E_PROTOCOL);
+        struct cold_adopted adopted;
+        assert_int_equal(cold_pool_adopt(s->pool, &adopt, &adopted, &why), 0);
+        assert_int_equal(adopted.n, n);
+        assert_int_equal(cold_pool_adopt(s->pool, &adopt, &adopted, &why), 0);
+        assert_int_equal(adopted.n, 0); /* once */
+        if (n > 0) {
+            items[n - 1].position++; /* another token's by now */
+            assert_int_equal(cold_pool_adopt(s->pool, &adopt, &adopted, &why), HILL_E_PROTOCOL);
+        }
         n = 0;
     }
 }
@@ -223,6 +229,7 @@ static void reopen(struct pool_scene *s, const struct cold_pool_config *config)
 {
     struct cold_pool_config kept = *config;
     const struct cold_adopt nothing = {0};
+    struct cold_adopted adopted;
     struct hill_why why = {""};
 
     cold_pool_close(s->pool);
@@ -236,7 +243,8 @@ static void reopen(struct pool_scene *s, const struct cold_pool_config *config)
     cold_pool_close(s->pool); /* nobody has anything in layer 0: then all of it may go */
     kept.stamp.epoch++;
     assert_int_equal(cold_pool_open(&s->pool, &kept, &why), 0);
-    assert_int_equal(cold_pool_adopt(s->pool, &nothing, &why), HILL_E_DAMAGED);
+    assert_int_equal(cold_pool_adopt(s->pool, &nothing, &adopted, &why), HILL_E_DAMAGED);
+    assert_int_equal(adopted.bad_position, COLD_NO_POSITION);
     cold_pool_close(s->pool);
     assert_int_equal(cold_pool_open(&s->pool, config, &why), 0);
     model_trim(&s->m, 0);

@@ -81,12 +81,11 @@ static void test_a_flipped_byte_is_found_and_named(void **state)
     pool_scene_close(&s);
 }
 
-static int adopt_status(struct pool_scene *s, const struct cold_pool_config *config,
-                        struct hill_why *why)
+/* Another agent takes the pool over, and is asked for its slots: what `adopted` says of that. */
+static void reopen_and_name(struct pool_scene *s, const struct cold_pool_config *config,
+                            struct adopt_item items[100], struct hill_why *why)
 {
     struct cold_pool_config kept = *config;
-    struct adopt_item items[100];
-    const struct cold_adopt adopt = {0, 0, 0, 0, items, 100};
     uint32_t bytes = kv_entry_bytes(&s->m.g);
 
     cold_pool_close(s->pool);
@@ -96,7 +95,41 @@ static int adopt_status(struct pool_scene *s, const struct cold_pool_config *con
         items[i] =
             (struct adopt_item){i, s->m.slots[i].position,
                                 pool_entry_checksum(s->m.entries + (size_t)i * bytes, bytes)};
-    return cold_pool_adopt(s->pool, &adopt, why);
+}
+
+static int adopt_status(struct pool_scene *s, const struct cold_pool_config *config,
+                        struct hill_why *why)
+{
+    struct adopt_item items[100];
+    const struct cold_adopt adopt = {0, 0, 0, 0, items, 100};
+    struct cold_adopted adopted;
+
+    reopen_and_name(s, config, items, why);
+    return cold_pool_adopt(s->pool, &adopt, &adopted, why);
+}
+
+/* All but the damaged ones count, and each of these is named, one command after the other. */
+static void check_adopts_the_others(struct pool_scene *s, const struct cold_pool_config *config,
+                                    const uint32_t *bad, uint32_t n_bad)
+{
+    struct adopt_item items[100];
+    struct cold_adopt adopt = {0, 0, 0, 0, items, 100};
+    struct cold_adopted adopted;
+    struct hill_why why = {""};
+
+    reopen_and_name(s, config, items, &why);
+    for (uint32_t i = 0; i < n_bad; i++) {
+        assert_int_equal(cold_pool_adopt(s->pool, &adopt, &adopted, &why), HILL_E_DAMAGED);
+        assert_int_equal(adopted.n, i ? 0 : 100 - n_bad);
+        assert_int_equal(adopted.bad_position, s->m.slots[bad[i]].position);
+        assert_int_equal(cold_pool_committed(s->pool, 0, 0), 100 - n_bad);
+        for (uint32_t k = 0; k < adopt.n_items; k++) /* it is left out */
+            if (items[k].slot == bad[i])
+                memmove(items + k, items + k + 1, (--adopt.n_items - k) * sizeof *items);
+    }
+    assert_int_equal(cold_pool_adopt(s->pool, &adopt, &adopted, &why), 0);
+    assert_int_equal(adopted.n, 0);
+    assert_int_equal(cold_pool_position(s->pool, bad[0]), COLD_NO_POSITION);
 }
 
 /* A hundred committed slots. */
@@ -178,6 +211,10 @@ static void test_a_flipped_bit_of_a_digest_is_found_and_named(void **state)
     assert_int_equal(adopt_status(&s, &config, &why), HILL_E_DAMAGED);
     if (!strstr(why.text, "the entry is damaged") || !strstr(why.text, "cold slot 57"))
         fail_msg("%s", why.text);
+    flip_bit(layout.digest_offset + kv_group_mantissas_at(&g) - 1, 0); /* an exponent, slot 15 */
+    flip_bit(pool_entry_at(&layout, 99) + 1, 6);
+    const uint32_t bad[] = {15, 57, 99};
+    check_adopts_the_others(&s, &config, bad, 3);
     pool_scene_close(&s);
 }
 

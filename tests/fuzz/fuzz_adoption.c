@@ -4,10 +4,10 @@
  * What: a segment with a request that decodes and one in its prompt, entries hot and cold, as a
  * scorer lays it out; an input changes words of it, byte 0 says whether checksums are made right
  * afterwards (bit 0 those of what is kept of a sequence, bit 1 those of entries), and that the
- * successor has no drive (bit 2) or another beta (bit 3). A scorer starts over it and each sequence
- * that it keeps is taken up. Failure: sanitizer findings; abort() where the tables contradict each
- * other, a token's place is not one, or blocks are lost. Who calls it: libFuzzer (tests/fuzz/run).
- * Concurrency: one thread.
+ * successor has no drive (bit 2) or another beta (bit 3), or notes what is damaged (bit 4). A
+ * scorer starts over it and each sequence that it keeps is taken up. Failure: sanitizer findings;
+ * abort() where the tables contradict each other, a token's place is not one, or blocks are lost.
+ * Who calls it: libFuzzer (tests/fuzz/run). Concurrency: one thread.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { LAYERS = 2, SEQUENCES = 2, CTX = 96, PROMPT = 20, STEPS = 12, HOT = 14, ENTRY = 2 * 2 * 8 };
 enum { BLOCKS = 12, STRIPE = 256, STRIPES = LAYERS * SEQUENCES, COLD = STRIPE * STRIPES };
-enum { SEAL_KEPT = 1, SEAL_ENTRIES = 2, NO_DRIVE = 4, OTHER_BETA = 8 };
+enum { SEAL_KEPT = 1, SEAL_ENTRIES = 2, NO_DRIVE = 4, OTHER_BETA = 8, MENDS = 16 };
 
 static const struct hkm_config tables = {.geometry = {LAYERS, 2, 1, 8, 8},
                                          .ctx_tokens = CTX,
@@ -56,6 +56,7 @@ static void open_core(bool adopts, uint8_t what)
                                          .beta = what & OTHER_BETA ? 0.25 : 1,
                                          .keeps = true,
                                          .adopts = adopts};
+    core.mends = what & MENDS;
     core.io = (struct scorer_io){.staging = &staging, .hot = segment, .hot_bytes = segment_bytes};
     core.sequences = calloc(SEQUENCES, sizeof *core.sequences);
     if (!core.sequences || tiers_create(&core.tiers, &core.config, &core.io, &why))

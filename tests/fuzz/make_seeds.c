@@ -282,7 +282,11 @@ static void record_of_kind(uint8_t kind)
         write_record(kind, &(struct record_completion){.command = RECORD_FETCH},
                      sizeof(struct record_completion), 0);
         break;
-    default: /* SEQ_END, SEQ_READY, SEQ_STATS, TRIM: 32 bytes of anything */
+    case RECORD_SEQ_READY:
+        write_record(kind, &(struct record_seq_ready){.kept_tokens = 9, .n_damaged = 1},
+                     sizeof(struct record_seq_ready), sizeof(struct damaged_entry));
+        break;
+    default: /* SEQ_END, SEQ_STATS, TRIM: 32 bytes of anything */
         write_record(kind, &(struct record_trim){.tag = 0}, sizeof(struct record_trim), 0);
     }
 }

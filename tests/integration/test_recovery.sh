@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Each worker is killed while one request decodes and the prompt of another is computed, and in a prompt alone: who decodes goes
 # on after the newest whole step, the prompt after its newest whole (layer, chunk) unit, with the tokens and hashes of an
-# undisturbed run. What is damaged between the death and the new epoch is found: the request begins anew, with the same answer.
+# undisturbed run. What is damaged is found, between a death and the new epoch and while the answer is made: single entries are
+# made again, and the request goes on; after more damage it begins anew, with the same answer.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -84,8 +85,8 @@ spoilt() {
 }
 
 hot_segment() { find /dev/shm -name "$(segments | tr ' ' '\n' | grep -- '-hot$')"; }
-spoil_words() { # the first location words of each sequence: words of 3 layers of 8192 tokens come first
-    for n in 0 1 2; do damage "$(hot_segment)" $((4096 + 192 + n * 3 * 8192 * 4)) 64; done
+spoil_words() { # of each sequence: words of 3 layers of 8192 tokens come first
+    for n in 0 1 2; do damage "$(hot_segment)" $((4096 + 192 + n * 3 * 8192 * 4)) $((4 * $1)); done
 }
 spoil_entries() { # the segment's end, where entries lie; a step under way would read them, and send its token
     local bytes
@@ -93,7 +94,60 @@ spoil_entries() { # the segment's end, where entries lie; a step under way would
     bytes=$(($(stat -c %s "$(hot_segment)") * 3 / 4))
     head -c "$bytes" /dev/zero | dd of="$(hot_segment)" bs=1M oflag=seek_bytes seek=$((bytes / 3)) conv=notrunc status=none
 }
+# --- single entries. The hot segment's header says where entries lie; a word: two bits of tier (1 hot, 2 cold), and a slot. All of
+# it is quick: who is stopped for long is taken for hung
+number_at() { od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '; } # FILE AT BYTES
+entry_bytes=256                                                    # 2 heads of 32 values, keys and values, FP16
+spoil_entry() {                                                    # FILE WHERE-ENTRIES-BEGIN SLOT
+    printf '\245' | dd of="$1" bs=1 seek=$(($2 + $3 * entry_bytes + 7)) conv=notrunc status=none
+}
+# Of each sequence that has them, the entries of tokens FIRST .. FIRST + COUNT - 1 in this layer, wherever they lie. The pool's file
+# ends with the entries of all stripes.
+spoil_some() { # LAYER FIRST COUNT
+    local segment sequence word slot each=$(((stripe_slots * entry_bytes + 4095) / 4096 * 4096))
+    segment=$(hot_segment)
+    local hot=$((4096 + $(number_at "$segment" 4216 8))) words=$((4096 + 192))
+    for sequence in 0 1 2; do
+        for word in $(od -An -v -t u4 -j $((words + ((sequence * 3 + $1) * 8192 + $2) * 4)) -N $((4 * $3)) "$segment"); do
+            slot=$((word & 0x3fffffff))
+            case $((word >> 30)) in
+            1) spoil_entry "$segment" "$hot" "$slot" ;;
+            2) spoil_entry "$work/pool" $((pool_bytes - (n_stripes - slot / stripe_slots) * each)) $((slot % stripe_slots)) ;;
+            esac
+        done
+    done
+}
+spoil_prompt_entries() { # a step under way would read them, and send its token
+    kill -KILL "$gpu_worker"
+    spoil_some 0 3 1 && spoil_some 2 3 1 && spoil_some 1 100 1 && spoil_some 2 0 1
+}
+spoil_decoded_entry() { # of a step that is not noted any more
+    kill -KILL "$gpu_worker"
+    spoil_some 1 $((prompt_tokens + 2)) 1
+}
+spoil_many_entries() {
+    kill -KILL "$gpu_worker"
+    spoil_some 1 40 20
+    sync "$work/pool"
+}
+
+# mended NAME STATE_OF_RECOVERY COMMAND...: the request goes on, and no unit of its prompt was computed again
+mended() {
+    local name=$1 expected=$2
+    shift 2
+    begun "decoding 1 40" 0 "$@"
+    expect "$name: the answer" "$(answer "$work/out0")" "${whole[0]}"
+    expect "$name: made again alone: $(jq -c .recovery "$work/out0")" "$(jq -c '.recovery | [.recoveries, .units_repeated, '"$expected"']' "$work/out0")" "[1,0,true]"
+}
+
 spoil_pool() { damage "$work/pool" 64 4000; } # its superblock
+
+# --- how the pool is laid out
+up -m "$model" -c 8192 -b 64 -np 3 --alpha 0.1 --csd "file:$work/pool" --beta 0.25 --cold-mb 64 || fail "up, for its pool"
+down || fail "down, for its pool"
+read -r n_stripes stripe_slots <<<"$("$bin/hill-fsck-pool" "$work/pool" | sed -n 's/.* \([0-9]*\) stripes of \([0-9]*\) slots.*/\1 \2/p')"
+pool_bytes=$(stat -c %s "$work/pool")
+rm "$work/pool"
 
 for drive in none file; do
     options=(--csd none)
@@ -104,13 +158,18 @@ for drive in none file; do
     for n in 0 1; do
         ask $n "$work/out" || fail "undisturbed: $(cat "$work/out.err")"
         whole[n]=$(answer "$work/out")
-        expect "$drive: undisturbed" "$(jq -c '.recovery' "$work/out")" '{"attempts":1,"recoveries":0,"steps_repeated":0,"units_repeated":0}'
+        [ $n = 1 ] || prompt_tokens=$(jq .prompt_tokens "$work/out")
+        expect "$drive: undisturbed" "$(jq -c '.recovery' "$work/out")" '{"attempts":1,"recoveries":0,"steps_repeated":0,"units_repeated":0,"entries_repeated":0}'
     done
     for worker in $workers; do killed $drive "$worker"; done
+    mended "$drive: entries of the prompt" ".entries_repeated == 4 and .steps_repeated <= 8" spoil_and_kill spoil_prompt_entries
+    mended "$drive: a decoded entry" ".entries_repeated == 0 and .steps_repeated > 30" spoil_and_kill spoil_decoded_entry
     if [ $drive = none ]; then
-        spoilt "damaged words" spoil_words
+        mended "damaged words" ".entries_repeated == 16 and .steps_repeated <= 8" spoil_and_kill spoil_words 16
+        spoilt "many damaged words" spoil_words 100
         spoilt "damaged entries" spoil_entries
     else
+        mended "entries of a stripe" ".entries_repeated == 20 and .steps_repeated <= 8" spoil_and_kill spoil_many_entries
         spoilt "damaged pool" spoil_pool
     fi
     down || fail "down $drive"

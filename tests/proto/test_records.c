@@ -132,8 +132,17 @@ static uint32_t good_record(uint32_t type, void *room)
     case RECORD_COMPLETION:
         ((struct record_completion *)room)->command = RECORD_FETCH;
         return 80;
+    case RECORD_SEQ_READY: {
+        static const struct damaged_entry damaged[] = {{0, 5}, {4, 5}, {2, 99}};
+        struct record_seq_ready *r = room;
+        r->kept_tokens = 100;
+        r->n_damaged = 3;
+        r->replay_to = 9;
+        memcpy(r + 1, damaged, sizeof damaged);
+        return 48 + 3 * 8;
+    }
     default:
-        return 32; /* SEQ_END, READS_DONE, SEQ_READY, SEQ_STATS, TRIM */
+        return 32; /* SEQ_END, READS_DONE, SEQ_STATS, TRIM */
     }
 }
 
@@ -202,7 +211,7 @@ static const struct field fields[] = {
     {RECORD_MASS, FIELD(mass, status), {1, U32(HILL_E_DAMAGED), 0x80000000, END}},
     {RECORD_SELECTION, FIELD(selection, n_selected), {0, 2, 4, 3 + (1u << 29), UINT32_MAX, END}},
     {RECORD_SELECTION, FIELD(selection, n_uploads), {0, 1, 3, 2 + (1u << 28), UINT32_MAX, END}},
-    {RECORD_SELECTION, FIELD(selection, status), {1, U32(HILL_E_PROTOCOL - 1), 0x80000000, END}},
+    {RECORD_SELECTION, FIELD(selection, status), {1, U32(HILL_E_LAST - 1), 0x80000000, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_min), {13, UINT32_MAX, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, adopt_max), {0, 10, 21, UINT32_MAX, END}},
     {RECORD_SEQ_BEGIN, FIELD(seq_begin, identity), {0, END}},
@@ -212,7 +221,11 @@ static const struct field fields[] = {
     {RECORD_SEQ_END, FIELD(seq_end, keep), {2, UINT32_MAX, END}},
     {RECORD_READ, FIELD(read, ahead), {2, UINT32_MAX, END}},
     {RECORD_ADOPT, FIELD(adopt, n_slots), {0, 1, 3, 4097, UINT32_MAX, END}},
-    {RECORD_SEQ_READY, FIELD(seq_ready, kept_tokens), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
+    {RECORD_SEQ_READY, FIELD(seq_ready, kept_tokens), {0, 99, KV_MAX_TOKENS + 1, UINT32_MAX, END}},
+    {RECORD_SEQ_READY, FIELD(seq_ready, n_damaged), {0, 2, 4, 65, 3 + (1u << 29), END}},
+    {RECORD_SEQ_READY, 48 + 0, 4, {4, 5, UINT32_MAX, END}}, /* (4, 5) follows */
+    {RECORD_SEQ_READY, 48 + 4, 4, {6, UINT32_MAX, END}},
+    {RECORD_SEQ_READY, 48 + 20, 4, {4, 100, UINT32_MAX, END}},
     {RECORD_SEQ_READY, FIELD(seq_ready, status), {1, U32(-100), END}},
     {RECORD_SEQ_READY, FIELD(seq_ready, hot_entries), {SELECTED_HOT + 1, UINT32_MAX, END}},
     {RECORD_AGENT_QUERY, FIELD(agent_query, importance), {KV_IMPORTANCE_COUNT, UINT32_MAX, END}},
@@ -232,7 +245,7 @@ static const struct field fields[] = {
     {RECORD_SCORE_BLOCK, FIELD(score_block, version), {0, 2, 65535, END}},
     {RECORD_SCORE_BLOCK, FIELD(score_block, planes), {0, 2, 65535, END}},
     {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 40, UINT32_MAX, END}},
-    {RECORD_COMPLETION, FIELD(completion, status), {1, U32(-16), END}},
+    {RECORD_COMPLETION, FIELD(completion, status), {1, U32(-17), END}},
     {RECORD_COMPLETION, FIELD(completion, count), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
 };
 
