@@ -536,7 +536,7 @@ int request_take_token(struct request *request, uint32_t index, uint32_t token, 
     }
     request->tokens[request->n_tokens++] = token;
     request->fruitless = 0;
-    request->recovery.barred = false;
+    request->recovery.barred = request->recovery.damaged = false;
     return 1;
 }
 

@@ -64,6 +64,7 @@ struct request_recovery {
     bool resumed;   /* this attempt has gone on */
     bool in_prompt; /* and that in its prompt */
     bool barred;    /* one that went on has failed: the next ones begin anew */
+    bool damaged;   /* since the last new token an entry of it was found damaged */
     uint32_t recoveries;
     uint64_t steps_repeated, units_repeated, entries_repeated;
     /* of the prompt: by this attempt, by those before it; UINT64_MAX: all */

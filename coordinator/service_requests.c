@@ -241,6 +241,12 @@ static void start(struct service *sv, struct request *r, int64_t now_ns)
         finish_done(sv, r); /* without the statistics */
         return;
     }
+    if (given_up && r->recovery.damaged) {
+        request_fail(sv, r, HILL_E_ENTRY,
+                     "gave up after starting the request 5 times without a new token: entries in "
+                     "the cold pool were damaged; check the drive");
+        return;
+    }
     if (given_up) {
         request_fail(
             sv, r, HILL_E_TIMEOUT,
@@ -417,7 +423,10 @@ void request_on_done(void *owner, struct arrival *a)
     if (failed && done->code == HILL_E_ENTRY) {
         log_warn("request %" PRIu64 ": %s; what is kept is looked at, and it goes on", r->id,
                  r->failure_text[0] ? r->failure_text : done->text);
-        supervisor_new_epoch(sv->supervisor, "an entry is damaged");
+        r->recovery.damaged = true;
+        if (!cancelled)
+            request_interrupt(r, true);
+        supervisor_uncounted_epoch(sv->supervisor, "an entry is damaged");
         return;
     }
     bool lost = failed && worker_failure_passes(done->code);

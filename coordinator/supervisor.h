@@ -113,6 +113,8 @@ bool supervisor_holds_back(const struct supervisor *s);
 
 /* Begin the next epoch: interrupts what runs. A failure ends the pipeline. */
 void supervisor_new_epoch(struct supervisor *s, const char *reason);
+/* The same, and it counts as an attempt of none but the requests that are interrupted already. */
+void supervisor_uncounted_epoch(struct supervisor *s, const char *reason);
 /* A worker cannot go on, it says. */
 void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure);
 /* End in order: workers are stopped one after the other. code 0: as asked for; the first call

@@ -114,6 +114,11 @@ void supervisor_new_epoch(struct supervisor *s, const char *reason)
     supervisor_next_epoch(s, true, reason);
 }
 
+void supervisor_uncounted_epoch(struct supervisor *s, const char *reason)
+{
+    supervisor_next_epoch(s, false, reason);
+}
+
 /* What a killed coordinator has left is this one's, where it is set up as that was. */
 static void take_tiers_over(struct supervisor *s)
 {

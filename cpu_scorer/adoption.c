@@ -280,7 +280,7 @@ bool adoption_fits(const struct core *c, const struct sequence *s, const struct 
     if (same && r->adopt_min && !*step)
         *step = kept_newest(k, r->adopt_min, r->adopt_max);
     /* what of a prompt was to go to a drive that is being left has no place */
-    bool prompt = !r->adopt_min && r->adopt_max <= plan.prompt_tokens;
+    bool prompt = !s->damage.n && !r->adopt_min && r->adopt_max <= plan.prompt_tokens;
     return same && (*step || (prompt && (core_has_drive(c) || !has_stripes(&plan))));
 }
 

@@ -3,15 +3,16 @@
  *
  * What: a scorer that starts over a hot segment which an earlier one laid out looks at what that
  * one had noted of each sequence (kept.h). A sequence whose words, checks and entries are whole up
- * to its newest step has its blocks and stripes set aside again and is DORMANT; so is one that has
- * no step yet, with what there is of its prompt: layer after layer, up to the first token that is
- * nowhere. All others are freed. A SEQ_BEGIN of the same request says how many tokens it can go on
- * with: what is newer is dropped, the agent is told which cold slots count (ADOPT), and with its
- * last completion the sequence is as it was at the end of that step. What selections depend on is
- * the same then: which tokens there are. What answers do not depend on begins anew: what the GPU
- * holds, counts of the placement, copies in the cold pool. Who calls it: requests.c, scorer.c.
- * Failure: the sequence is freed and its request begins anew; no entry is used that its check does
- * not fit.
+ * to its newest step, but for a few damaged entries (damage.h), has its blocks and stripes set
+ * aside again and is DORMANT; so is one that has no step yet, with what there is of its prompt:
+ * layer after layer, up to the first token that is nowhere. All others are freed. A SEQ_BEGIN of
+ * the same request says how many tokens it can go on with: what is newer is dropped, the agent is
+ * told which cold slots count (ADOPT), and with its last completion the sequence is as it was at
+ * the end of that step, but for damaged entries, which the GPU worker brings, and for steps from a
+ * damaged decoded token on, which are made again. What selections depend on is the same then: which
+ * tokens there are. What answers do not depend on begins anew: what the GPU holds, counts of the
+ * placement, copies in the cold pool. Who calls it: requests.c, scorer.c. Failure: the sequence is
+ * freed and its request begins anew; no entry is used that its check does not fit.
  */
 #pragma once
 

@@ -57,7 +57,7 @@ uint64_t answer_private_bytes(const struct scorer_config *c);
 
 /* Nothing yet. */
 void answer_begin(struct answer *a);
-/* Items for positions[0 .. n-1]: what is where. 0, or HILL_E_DAMAGED: one is in no tier. */
+/* Items for positions[0 .. n-1]: what is where. 0, or HILL_E_ENTRY: one is in no tier. */
 int answer_locate(struct answer *a, const struct sequence *s, uint32_t layer, uint32_t n);
 /* GPU slots for all that is not read in place. 0, or HILL_E_NOSPACE. */
 int answer_give_places(struct answer *a, const struct sequence *s, uint32_t layer);

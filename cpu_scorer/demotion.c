@@ -45,7 +45,7 @@ static void take_demote(void *context, const void *record)
         return;
     struct sequence *s = &d->core->sequences[demote->sequence];
     if (s->state == SEQUENCE_ACTIVE)
-        core_fail(d->core, s, r->status ? r->status : HILL_E_PROTOCOL,
+        core_fail(d->core, s, r->status ? agent_status(r->status) : HILL_E_PROTOCOL,
                   "writing %u entries of layer %u to the cold pool", demote->n, demote->layer);
     drop(d, demote);
 }

@@ -158,7 +158,7 @@ uint32_t hkm_placed(const struct hkm *h, uint32_t sequence, uint32_t layer, uint
  * HILL_E_DAMAGED: the sequence is to be released. */
 int hkm_recover(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t n_tokens,
                 struct damage *damage, struct hill_why *why);
-/* This position, the newest, is nowhere any more. */
+/* This position is nowhere any more: the newest, or one whose entry is damaged. */
 void hkm_drop(struct hkm *h, uint32_t sequence, uint32_t layer, uint32_t position);
 
 /* The check of an entry at a position, out of the entry or its checksum. */

@@ -21,7 +21,7 @@ struct mend {
 
 uint32_t mend_entries(const struct request *r)
 {
-    return r->mend ? r->mend->n : 0;
+    return r->mend && r->prefill->resume->mends ? r->mend->n : 0;
 }
 
 int mend_take(struct request *r, const struct record_seq_ready *record)

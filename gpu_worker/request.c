@@ -618,7 +618,7 @@ static void end_sequence(struct request *r, int rc)
                                  .status = r->over ? 0 : rc,
                                  .keep = r->prefill->keep};
     /* the goodbye itself is not to be cancelled: nobody is w->waiting */
-    if (rc == HILL_E_ENTRY)
+    if (rc == HILL_E_ENTRY && !r->saved_at_end)
         return; /* what is kept of it is looked at in a new epoch, and it goes on */
     if (r->begun && dataplane_push(plane, plane->append, RECORD_SEQ_END, &end, sizeof end,
                                    clock_deadline_ms(5000), &why))

@@ -3,8 +3,9 @@
  *
  * The coordinator has the tokens, and the state of the hash over the logits after the newest of
  * them; the scorer has the entries, up to a step that it names in SEQ_READY. From there the request
- * decodes: its first steps may make tokens that the coordinator has already and compares. Nothing
- * of the prompt is computed. Before that: the units that are there, or a session's entries, stay.
+ * decodes: its first steps may make tokens that the coordinator has already and compares. Of the
+ * prompt damaged entries alone are computed (mend.h). An attempt that was interrupted in its prompt
+ * keeps the units that are there, or a session's entries.
  * Who calls it: request.c, schedule.c. Concurrency: the data loop's thread. Failure:
  * HILL_E_PROTOCOL for what was not offered; the request ends.
  */

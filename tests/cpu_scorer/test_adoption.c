@@ -655,6 +655,21 @@ static void test_damaged_entries_alone_are_made_again(void **unused)
     mends = false;
 }
 
+/* One of a whole step that is damaged is not taken up as a prompt that is not whole. */
+static void check_no_prompt(struct sequence *s)
+{
+    const struct record_seq_begin asked = {.identity = core.tiers.hkm.identities[0],
+                                           .prompt_tokens = PROMPT,
+                                           .max_tokens = CTX,
+                                           .alpha = 0.5,
+                                           .adopt_max = PROMPT};
+    const struct kept_step *step = NULL;
+    assert_false(adoption_fits(&core, s, &asked, &step));
+    s->damage.n = 0;
+    assert_true(adoption_fits(&core, s, &asked, &step));
+    assert_null(step);
+}
+
 /* More than can be noted; a session, which has its file: they are freed. */
 static void test_much_damage_frees_the_sequence(void **unused)
 {
@@ -676,6 +691,8 @@ static void test_much_damage_frees_the_sequence(void **unused)
         assert_int_equal(stays, few && !session);
         kept += stays;
         freed += !stays;
+        if (stays)
+            check_no_prompt(&core.sequences[0]);
     }
     assert_true(kept > 0 && freed > 0);
     tear_down_world();

@@ -43,10 +43,10 @@ set_spec() { # SPEC
     mv "$HILL_FAULT_FILE.new" "$HILL_FAULT_FILE"
 }
 
-# A request whose drive is detached while it decodes; afterwards the drive is back.
+# A request whose drive is detached while it decodes, a long one, since the machine has other work; afterwards the drive is back.
 detached_meanwhile() {
     local asked code
-    hillctl generate "${ask[@]}" &
+    hillctl generate "${ask_long[@]}" &
     asked=$!
     wait_for 20 decoding 1 && hillctl detach >/dev/null 2>&1
     wait "$asked"
@@ -74,7 +74,7 @@ try_point() { # PROCESS POINT
     spec=$1:$2:$action:$(time_of "$2")
     way=$(way_to "$2")
     [ "$way" != restore ] || expected=$restored
-    [ "$way" != long ] || expected=$long
+    case $way in long | detach) expected=$long ;; esac
     [ "$way" = start ] || set_spec "$spec"
     if [ "$way" = epoch ]; then
         kill_worker cpu_scorer
