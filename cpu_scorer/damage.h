@@ -5,9 +5,8 @@
  * Their words name no place; the GPU worker is told of them (SEQ_READY) and makes each again: an
  * APPEND of one token. Until then no query reads them. What is here is sorted by position, then by
  * layer, the order in which they can be made: an entry follows from those of earlier tokens. Who
- * calls it: hkm.c, adoption.c (what the agent finds, too), requests.c, resting.c, intake.c, query.c;
- * data thread. Failure: none; what has no room is
- * more damage than is worth it.
+ * calls it: hkm.c, adoption.c (what the agent finds, too), requests.c, resting.c, intake.c,
+ * query.c; data thread. Failure: none; what has no room is more damage than is worth it.
  */
 #pragma once
 
