@@ -2,6 +2,7 @@
 # Up, down, Ctrl-C, kill -9, restart, attach and detach: what a person sees, and that nothing stays behind.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
 head -c 2500 "$text" >"$work/prompt"
