@@ -47,8 +47,8 @@ static uint32_t place_some(struct intake *in, struct sequence *s, uint32_t layer
     return taken;
 }
 
-/* A damaged entry that has been made again: it is hot, or cold where that is full. 1: placed; 0: no
- * room now. */
+/* A damaged entry that has been made again goes to the hot tier, or to the cold one where that is
+ * full. 1: placed; 0: no room now. */
 static int take_mended(struct intake *in, struct sequence *s, const struct record_append *r)
 {
     uint32_t layer = r->header.layer, p = r->first;

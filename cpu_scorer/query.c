@@ -152,13 +152,13 @@ static int step_score(struct queries *qs, struct query *q)
 /* ---- selecting ------------------------------------------------------------------------------ */
 
 /* The end of a step may be taken after the first query of the next one: its hash is kept until
- * then. A step that is made again is in it already. */
+ * then. */
 static void hash_selection(const struct query *q, uint32_t k)
 {
     struct sequence *s = q->sequence;
     uint32_t head[2] = {q->header.step, q->header.layer};
     if (q->header.step <= s->replay_to && s->replay_to)
-        return; /* it has it already */
+        return; /* the hash has the selections of a step that is made again */
     if (q->header.step != s->hashed_step) {
         XXH64_copyState(s->hash_before, s->hash);
         s->hashed_step = q->header.step;

@@ -53,14 +53,11 @@ int mend_begin(struct request *r, struct hill_why *why)
         return 0;
     if (!r->prefill->resume->mends)
         return hill_fail(why, HILL_E_DAMAGED,
-                         "%u entries are damaged, and not all of its prompt "
-                         "was computed as one",
-                         m->n);
+                         "%u entries are damaged, and its prompt was not computed as one", m->n);
     for (uint32_t i = 0; i < m->n; i++)
         if (m->items[i].position >= r->prompt)
             return hill_fail(why, HILL_E_PROTOCOL,
-                             "a damaged entry of position %u, of a prompt of "
-                             "%u tokens",
+                             "a damaged entry of position %u, of a prompt of %u tokens",
                              m->items[i].position, r->prompt);
     m->moved_ns = clock_now_ns();
     r->state = REQUEST_MENDING;
@@ -166,8 +163,7 @@ int mend_turn(struct request *r, struct hill_why *why)
             return rc;
         if (clock_now_ns() >= r->mend->moved_ns + STILL_MS * 1000000ll)
             return hill_fail(why, HILL_E_NODEV,
-                             "the device did not finish a layer of one token in "
-                             "%d s",
+                             "the device did not finish a layer of one token in %d s",
                              STILL_MS / 1000);
         w->waiting = r;
         rc = worker_waiting(w, why);
