@@ -153,11 +153,10 @@ static int check_up_to(const struct csd_drive *d, struct batch_plan *plan, const
     return status;
 }
 
-static int check_slice(void *context, uint32_t b, uint64_t from, uint64_t to, struct hill_why *why)
+static int check_slice(void *context, uint32_t b, uint64_t to, struct hill_why *why)
 {
     struct csd_drive *d = context;
     struct batch_plan *plan = &d->plans[b];
-    (void)from;
     return check_up_to(d, plan, (uint8_t *)plan->extents[0].memory + to, why);
 }
 

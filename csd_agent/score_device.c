@@ -393,7 +393,7 @@ static int score_piece(struct score_device *d, uint32_t b, const struct kv_query
         n = p->n_slots - s < slice ? p->n_slots - s : slice;
         uint64_t from = p->at + slots_bytes(d, s);
         if (d->look.look)
-            status = d->look.look(d->look.context, b, from, from + slots_bytes(d, n), why);
+            status = d->look.look(d->look.context, b, from + slots_bytes(d, n), why);
         if (status == 0)
             score_slice(d, query, d->batches[b].memory + from, n, scores + s);
     }

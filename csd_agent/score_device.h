@@ -45,10 +45,10 @@ enum score_as {
     SCORE_AS_ACCELERATOR,
 };
 
-/* Called before bytes from .. to - 1 of batch b are scored, slice after slice in the order of the
- * pieces. What is not 0 ends the launch and is its result. */
+/* Called before a slice of batch b is scored, slice after slice in the order of the pieces; `to`:
+ * the byte of the batch at which the slice ends. What is not 0 ends the launch and is its result. */
 struct score_look {
-    int (*look)(void *context, uint32_t b, uint64_t from, uint64_t to, struct hill_why *why);
+    int (*look)(void *context, uint32_t b, uint64_t to, struct hill_why *why);
     void *context;
 };
 
