@@ -95,6 +95,7 @@ other_attached() { hillctl attach "file:$work/other.pool" >"$work/said" 2>&1; }
 
 # A request is cancelled while it waits for the epoch that a detach has begun: what it had on the drive keeps nobody from another.
 abandoned() {
+    local predict=2400 # it is not over before the GPU worker stands still
     ask 0 >/dev/null &
     local asker=$! gpu detach
     wait_for 60 decoding || fail "abandoned: no request decodes"
