@@ -8,7 +8,8 @@
  * front of the source). The declarations are those of OpenCL C 1.2 with the attributes of clang's
  * header: the compiler makes the same code. A function that is missing here costs time and nothing
  * else: the program is built with the whole header then. HILL_TEST_BUILTINS=declared in the
- * environment refuses such a program, =header takes the header for all.
+ * environment refuses such a program, =header takes the header for all. What was measured, and why
+ * no cache of binaries: docs/decisions/pocl-header.md.
  */
 #define BUILTIN __attribute__((overloadable))
 #define VALUE   __attribute__((overloadable, const))
