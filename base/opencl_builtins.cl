@@ -31,10 +31,11 @@ void BUILTIN __attribute__((convergent)) barrier(cl_mem_fence_flags);
 #define TWO(name, type)   type VALUE name(type, type);
 #define THREE(name, type) type VALUE name(type, type, type);
 #define FLOATS(many, name)                                                                         \
-    many(name, float) many(name, float4) many(name, float8) many(name, float16)
+    many(name, float) many(name, float2) many(name, float4) many(name, float8) many(name, float16)
 #define INTEGERS(many, name)                                                                       \
-    many(name, int) many(name, uint) many(name, long) many(name, ulong) many(name, int16)          \
-        many(name, uint16) many(name, long16) many(name, ulong16)
+    many(name, int) many(name, uint) many(name, long) many(name, ulong) many(name, int4)           \
+        many(name, uint4) many(name, int8) many(name, uint8) many(name, int16) many(name, uint16)  \
+            many(name, long16) many(name, ulong16)
 
 FLOATS(ONE, exp)
 FLOATS(ONE, exp2)
@@ -73,6 +74,7 @@ SELECT(float16, uint16)
     FROM(to, char, n)                                                                              \
     FROM(to, uchar, n)                                                                             \
     FROM(to, short, n)                                                                             \
+    FROM(to, ushort, n)                                                                            \
     FROM(to, int, n)                                                                               \
     FROM(to, uint, n) FROM(to, long, n) FROM(to, ulong, n) FROM(to, float, n)
 #define CONVERSIONS(n) TO(char, n) TO(int, n) TO(uint, n) TO(long, n) TO(ulong, n) TO(float, n)
