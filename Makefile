@@ -201,7 +201,7 @@ endif
 
 # an object that embeds kernels is rebuilt when one of its folder changes, and so is that of the page
 $(PLAIN)/gateway/job_ask.o: gateway/page.html
-$(foreach f,gpu_worker csd_agent,$(eval $$(call objects,$$(wildcard $(f)/*.c)): $$(wildcard $(f)/*.cl)))
+$(foreach f,base gpu_worker csd_agent,$(eval $$(call objects,$$(wildcard $(f)/*.c)): $$(wildcard $(f)/*.cl)))
 
 $(PROTO_C) $(PROTO_H) &: proto/hill.proto
 	@mkdir -p $(PLAIN)/proto; echo "  PROTO $<"

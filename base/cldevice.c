@@ -7,6 +7,10 @@
 #include <strings.h>
 #include <sys/prctl.h>
 
+#include "base/embed.h"
+
+HILL_EMBED(opencl_builtins_cl, "base/opencl_builtins.cl");
+
 #define PLATFORMS_MAX 16u
 #define DEVICES_MAX   64u
 
@@ -242,19 +246,60 @@ static void explain_build(const struct cldevice *device, cl_program program, cl_
     free(log);
 }
 
+/* CL_SUCCESS: *out is the program. Else there is none, and why has the end of its build log. */
+static cl_int build_parts(const struct cldevice *device, const char **parts, cl_uint n_parts,
+                          const char *options, cl_program *out, struct hill_why *why)
+{
+    cl_int status;
+    *out = clCreateProgramWithSource(device->context, n_parts, parts, NULL, &status);
+    if (cldevice_check(status, "cannot create an OpenCL program", why)) {
+        *out = NULL;
+        return status;
+    }
+    status = clBuildProgram(*out, 1, &device->device, options, NULL, NULL);
+    if (status != CL_SUCCESS) {
+        explain_build(device, *out, status, why);
+        clReleaseProgram(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* Does the compiler read clang's opencl-c.h unless its guard is defined? */
+static bool reads_clangs_header(const struct cldevice *device)
+{
+    char name[64] = "";
+    clGetPlatformInfo(device->platform, CL_PLATFORM_NAME, sizeof name - 1, name, NULL);
+    return strcmp(name, "Portable Computing Language") == 0; /* PoCL */
+}
+
+/* With the declarations of opencl_builtins.cl in place of clang's header. */
+static cl_int build_declared(const struct cldevice *device, const char *source, const char *options,
+                             cl_program *out, struct hill_why *why)
+{
+    const char *parts[] = {opencl_builtins_cl, source};
+    char *guarded = NULL;
+    *out = NULL;
+    if (asprintf(&guarded, "%s -D_OPENCL_H_", options) < 0) {
+        hill_fail(why, HILL_E_NOMEM, "no memory for the options of a program");
+        return CL_OUT_OF_HOST_MEMORY;
+    }
+    cl_int status = build_parts(device, parts, 2, guarded, out, why);
+    free(guarded);
+    return status;
+}
+
 cl_program cldevice_build(const struct cldevice *device, const char *source, const char *options,
                           struct hill_why *why)
 {
-    cl_int status;
-    cl_program program = clCreateProgramWithSource(device->context, 1, &source, NULL, &status);
-    if (cldevice_check(status, "cannot create an OpenCL program", why))
-        return NULL;
-    status = clBuildProgram(program, 1, &device->device, options, NULL, NULL);
-    if (status != CL_SUCCESS) {
-        explain_build(device, program, status, why);
-        clReleaseProgram(program);
-        return NULL;
+    const char *wish = getenv("HILL_TEST_BUILTINS"); /* for tests: declared or header */
+    cl_program program = NULL;
+    if (reads_clangs_header(device) && !(wish && strcmp(wish, "header") == 0)) {
+        cl_int status = build_declared(device, source, options, &program, why);
+        if (status != CL_BUILD_PROGRAM_FAILURE || (wish && strcmp(wish, "declared") == 0))
+            return program;
     }
+    build_parts(device, &source, 1, options, &program, why);
     return program;
 }
 

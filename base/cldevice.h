@@ -53,7 +53,8 @@ cl_command_queue cldevice_queue(const struct cldevice *device, bool profiling,
                                 struct hill_why *why);
 
 /* Build `source` (NUL-terminated) with compiler `options`. NULL on failure: why has the end of the
- * build log. */
+ * build log. For PoCL the declarations of base/opencl_builtins.cl stand in for clang's header; a
+ * program that calls another function is built with that header. */
 cl_program cldevice_build(const struct cldevice *device, const char *source, const char *options,
                           struct hill_why *why);
 

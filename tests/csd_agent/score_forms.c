@@ -1,6 +1,8 @@
 /* tests/csd_agent/score_forms.c - see score_forms.h. */
 #include "tests/csd_agent/score_forms.h"
 
+#include "tests/declared_builtins.h"
+
 struct score_device *score_form_create(const struct kv_geometry *g, enum score_form form,
                                        uint64_t batch_bytes, bool cast)
 {
@@ -14,6 +16,7 @@ struct score_device *score_form_create(const struct kv_geometry *g, enum score_f
                                                                            : SCORE_AS_IT_IS};
     struct score_device *d;
     struct hill_why why = {""};
+    declared_builtins_only();
     int status = score_device_create(&d, &settings, &why);
     if (status != 0)
         print_message("%s\n", why.text);

@@ -3,6 +3,7 @@
  * engine_device.h.
  */
 #include "tests/gpu_worker/engine_device.h"
+#include "tests/declared_builtins.h"
 #include "tests/filter.h"
 
 struct cldevice device;
@@ -13,6 +14,7 @@ int device_open(void **state)
     (void)state;
     cldevice_set_threads(2);
     RUN_CHECK(cldevice_open(&device, getenv("HILL_DEVICE"), &why));
+    declared_builtins_only();
     engine_choose_kernels(&device);
     device.shares_memory &= getenv("HILL_TEST_OWN_MEMORY") == NULL;
     return 0;

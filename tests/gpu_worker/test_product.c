@@ -15,6 +15,7 @@
 
 #include "base/cldevice.h"
 #include "gpu_worker/pack.h"
+#include "tests/declared_builtins.h"
 #include "tests/gpu_worker/product_reference.h"
 #include "tests/model/gguf_writer.h"
 
@@ -516,6 +517,7 @@ static int open_device(void **state)
         print_message("%s\n", why.text);
         return -1;
     }
+    declared_builtins_only();
     queue = cldevice_queue(&device, false, &why);
     return queue ? 0 : -1;
 }
