@@ -402,8 +402,8 @@ static void test_where_others_have_no_room_it_comes_up(void **unused)
     rig_stop(r);
 }
 
-/* A part of a prompt has come when a drive is left: the rest finds its place, where that drive's was
- * to be. */
+/* A part of a prompt has come when a drive is left. The rest has a place, though it was to go to
+ * that drive. */
 static void leave_in_prompt(const struct rig_options *o, bool comes_up)
 {
     struct rig *r = rig_start(o);

@@ -5,8 +5,8 @@
  * The played scorer keeps every entry of STAGE_LANES sequences and selects all of them, staging
  * what is not resident, in GPU slots that are a permutation of the positions. In epochs of odd
  * number there is a hot pool, and those at even positions (or all) are named there in place. It
- * checks the order of what it is sent. A lane is a sequence and the request that runs on it. What an
- * earlier request has left on a lane can be gone on with, but for entries that are damaged.
+ * checks the order of what it is sent. A lane is a sequence and the request that runs on it. A
+ * request can go on with what an earlier one has left on its lane, but for damaged entries.
  * Single-threaded: stage_pump does what is to be done.
  */
 #pragma once

@@ -123,7 +123,7 @@ static void assert_entries(const struct stage_lane *lane)
         assert_memory_equal(lane->entries[l], whole.entries[l], n_entries * stage.entry_bytes);
 }
 
-/* ---- damaged entries -------------------------------------------------------------------------- */
+/* ---- damaged entries ------------------------------------------------------------------------ */
 
 static const struct damage_case {
     uint32_t n;
@@ -301,7 +301,7 @@ static void a_new_epoch_lets_one_that_is_mended_go(void **state)
     make_again(&cases[6]);
 }
 
-/* ---- the logits' hash -------------------------------------------------------------------------- */
+/* ---- the logits' hash ----------------------------------------------------------------------- */
 
 static void the_hash_goes_on_from_each_token_that_is_known(void **state)
 {
