@@ -132,7 +132,8 @@ static void assert_anew(const struct rig_ready *answer)
     assert_int_equal(answer->ready.n_damaged, 0);
 }
 
-/* The request goes on to its end, with the oracle's answers and hash; nothing is lost or doubled. */
+/* The request goes on to its end, with the oracle's answers and hash; nothing is lost, nothing is
+ * there twice. */
 static struct scorer_stats finish(struct left *l, struct rig *r, uint32_t steps)
 {
     for (uint32_t i = 0; i < steps; i++)
@@ -515,6 +516,30 @@ static void test_more_damage_than_is_noted_begins_anew(void **unused)
     }
 }
 
+/* Entries of so many tokens: in the lowest layer they are soon made again; in the highest one all
+ * of the request takes less time. */
+static void test_damage_that_takes_longer_than_all_of_it_begins_anew(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer += RIG_LAYERS - 1) {
+        struct left l;
+        struct rig_ready answer;
+        struct rig *r = begin(&l, &o, 8);
+        for (uint32_t i = 0, p = 100; i < RECORD_DAMAGED_MAX; i++, p++)
+            damage(&l, r, layer, p = cold_from(r, layer, p));
+        r = go_on(&l, r, &answer, false, 0);
+        if (layer == 0) {
+            assert_whole(&l, r, &answer);
+            mend_all(&l);
+            finish(&l, r, 3);
+        } else {
+            assert_anew(&answer);
+            finish_anew(&l, r);
+        }
+    }
+}
+
 /* An agent that names what is no cold entry of the sequence has another pool. */
 static void test_an_agent_that_names_no_entry_begins_anew(void **unused)
 {
@@ -545,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_a_step_does_not_end_before_they_are_there),
         cmocka_unit_test(test_after_a_damaged_decoded_token_the_agent_begins_anew),
         cmocka_unit_test(test_more_damage_than_is_noted_begins_anew),
+        cmocka_unit_test(test_damage_that_takes_longer_than_all_of_it_begins_anew),
         cmocka_unit_test(test_an_agent_that_names_no_entry_begins_anew),
     };
     return cmocka_run_group_tests_name("mended", tests, NULL, NULL);
