@@ -356,7 +356,7 @@ static void test_the_placement_hears_of_what_is_made_again(void **unused)
     r = go_on(&l, r, &answer, false, 0);
     assert_whole(&l, r, &answer);
     mend_all(&l);
-    gpu_decode_settled(l.q, 40);
+    gpu_decode_settled(l.q, 8);
     uint32_t without = hot_of(r, 0), with = hot_of(r, 1);
     assert_true(with < without + 20 && without < with + 20);
     finish(&l, r, 10);
@@ -545,12 +545,12 @@ static void test_an_agent_that_names_no_entry_begins_anew(void **unused)
 {
     (void)unused;
     struct rig_options o = {.csd = true, .beta = 0.25};
-    static const uint32_t claims[] = {UINT32_MAX - 1, MAX - 1, PROMPT + 7};
+    static const uint32_t claims[] = {UINT32_MAX - 1, MAX - 1, PROMPT - 1};
     for (uint32_t i = 0; i < sizeof claims / sizeof *claims; i++) {
         struct left l;
         struct rig_ready answer;
         struct rig *r = begin(&l, &o, 8);
-        assert_false(is_cold(r, 0, PROMPT + 7));
+        assert_false(is_cold(r, 0, PROMPT - 1));
         r = go_on(&l, r, &answer, false, claims[i]);
         assert_anew(&answer);
         finish_anew(&l, r);
