@@ -269,24 +269,6 @@ static void what_cannot_be_made_again_ends_one_request(void **state)
     assert_error(HILL_E_PROTOCOL, true);
 }
 
-static void a_cap_that_has_no_room_for_it_is_kept(void **state)
-{
-    static const struct damaged_entry lost[] = {{1, 33}};
-    uint64_t cap = stage.settings.gpu_kv_cap_bytes;
-    (void)state;
-    stage.settings.gpu_kv_cap_bytes = 1;
-    new_epoch();
-    lose(first, lost, 1);
-    go_on(first, KNOWN, KNOWN - 2, KEPT);
-    STAGE_UNTIL(&stage, first->done);
-    assert_int_equal(first->code, HILL_E_NOSPACE);
-    assert_int_equal(first->n_reads, 0);
-    stage.settings.gpu_kv_cap_bytes = cap;
-    forget(first);
-    new_epoch();
-    make_again(&cases[2]);
-}
-
 static void a_new_epoch_lets_one_that_is_mended_go(void **state)
 {
     static const struct damaged_entry lost[] = {{2, 74}};
@@ -408,7 +390,6 @@ int main(void)
         cmocka_unit_test(a_cancel_ends_one_that_is_mended),
         cmocka_unit_test(a_failed_read_ends_one_request),
         cmocka_unit_test(what_cannot_be_made_again_ends_one_request),
-        cmocka_unit_test(a_cap_that_has_no_room_for_it_is_kept),
         cmocka_unit_test(a_new_epoch_lets_one_that_is_mended_go),
         cmocka_unit_test(the_hash_goes_on_from_each_token_that_is_known),
         cmocka_unit_test(the_hash_is_taken_up_after_a_replay),
