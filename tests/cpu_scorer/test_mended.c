@@ -20,17 +20,23 @@ struct left {
     uint32_t n;
 };
 
-static struct rig *begin(struct left *l, const struct rig_options *o, uint32_t steps)
+static struct rig *begin_with(struct left *l, const struct rig_options *o, uint32_t steps,
+                              const struct kv_selection_settings *settings)
 {
     memset(l, 0, sizeof *l);
     l->options = *o;
     struct rig *r = rig_start(o);
-    l->q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    l->q = gpu_begin(r, 0, PROMPT, MAX, settings, 0);
     gpu_prefill(l->q);
     gpu_decode_settled(l->q, steps);
     for (uint32_t d = 0; d < r->n_drives; d++)
         l->slots[d] = rig_take_slots(r, d);
     return r;
+}
+
+static struct rig *begin(struct left *l, const struct rig_options *o, uint32_t steps)
+{
+    return begin_with(l, o, steps, &usual);
 }
 
 static uint32_t word_of(const struct rig *r, uint32_t layer, uint32_t position)
@@ -343,14 +349,17 @@ static void test_what_is_made_again_goes_down_as_the_oldest(void **unused)
     finish(&l, r, 10);
 }
 
-/* As much of a layer that had damage stays hot as of one that had none. */
+/* As much of a layer that had damage stays hot as of one that had none. Little is selected, so that
+ * the placement does not hear of it by a query. */
 static void test_the_placement_hears_of_what_is_made_again(void **unused)
 {
     (void)unused;
+    const struct kv_selection_settings few = {
+        .alpha = 0.01, .sinks = 4, .window = 16, .policy = KV_POLICY_HILLINFER};
     struct rig_options o = {.csd = true, .beta = 0.25, .placement = PLACEMENT_BKP};
     struct left l;
     struct rig_ready answer;
-    struct rig *r = begin(&l, &o, STEPS);
+    struct rig *r = begin_with(&l, &o, STEPS, &few);
     for (uint32_t i = 0, p = 10; i < 40; i++, p++)
         damage(&l, r, 1, p = cold_from(r, 1, p));
     r = go_on(&l, r, &answer, false, 0);
