@@ -359,6 +359,12 @@ int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *s
     return rc;
 }
 
+bool adoption_pays(const struct core *c, const struct sequence *s)
+{
+    return !s->damage.n || damage_pays(&s->damage, c->config.geometry.n_layers, s->prompt_tokens,
+                                       s->layers[0].appended - s->prompt_tokens);
+}
+
 void adoption_answer(const struct core *c, const struct sequence *s, struct record_seq_ready *out)
 {
     uint32_t layer = 0, lacks = s->adoption.n_tokens - s->layers[0].appended;

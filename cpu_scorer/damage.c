@@ -63,3 +63,15 @@ void damage_cut(struct damage *d, uint32_t position)
 {
     d->n = place_of(d, 0, position);
 }
+
+bool damage_pays(const struct damage *d, uint32_t n_layers, uint32_t prompt_tokens,
+                 uint32_t decoded_tokens)
+{
+    uint64_t again = 0, n = prompt_tokens;
+    uint64_t anew = n * DAMAGE_PROMPT_ROW + n * n / DAMAGE_PROMPT_PAST;
+    for (uint32_t i = 0; i < d->n; i++) { /* a token's last one is of its highest layer */
+        bool last = i + 1 == d->n || d->items[i + 1].position != d->items[i].position;
+        again += last ? (d->items[i].layer + 1ull) * (d->items[i].position + DAMAGE_ROW) : 0;
+    }
+    return again <= n_layers * (anew + (uint64_t)decoded_tokens * DAMAGE_ROW);
+}

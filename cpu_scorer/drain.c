@@ -67,6 +67,8 @@ static void prepare(struct drain *d, struct sequence *s)
     s->share.beta = 0;
     s->share.adapts = s->share.copies = false;
     s->share.limit = now >= all ? s->max_tokens : (now - 1) * KV_HOT_BLOCK_TOKENS;
+    if (is_one_of_several(d)) /* what of its prompt is to come finds no room on the others */
+        s->cold_from = s->cold_to = 0;
     s->moves_wanted = true;
     note_plan(c, s);
 }

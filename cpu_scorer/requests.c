@@ -383,13 +383,17 @@ static int pump_adoption(struct requests *rs, struct sequence *s)
 {
     bool moved = false;
     int rc = adoption_pump(rs->agent, s, &moved);
-    if (rc == 1 && s->begin_held)
+    bool pays = rc != 1 || adoption_pays(rs->core, s);
+    if (rc == 1 && s->begin_held && pays)
         return answer_adopted(rs, s) | moved;
     if (rc == 0)
         return moved;
     if (rc < 0)
         log_warn("request %llu begins anew: the cold pool does not have its entries (%s)",
                  (unsigned long long)s->identity, hill_strerror(rc));
+    if (!pays)
+        log_warn("request %llu begins anew: that takes less time than its %u damaged entries",
+                 (unsigned long long)s->identity, s->damage.n);
     requests_close(rs, s); /* a SEQ_BEGIN that is held begins when it is gone */
     return 1;
 }

@@ -629,6 +629,7 @@ static void end_sequence(struct request *r, int rc)
 void request_end(struct request *r, int rc, const char *text)
 {
     unsigned long long id = r->prefill->identity;
+    resume_end_hash(r);
     end_sequence(r, rc);
     if (rc && rc != HILL_E_CANCELLED)
         log_debug("request %llu failed: %s", id, text);

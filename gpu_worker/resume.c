@@ -126,6 +126,18 @@ int resume_hash(struct request *r, struct hill_why *why)
     return 0;
 }
 
+/* What has no token of its own yet, or makes again what comes before all known states, has a hash
+ * of other rows than those that the client's tokens were taken from. */
+void resume_end_hash(struct request *r)
+{
+    const Hill__Resume *m = r->prefill->resume;
+    struct hill_why why;
+    if (!m || (r->predicted && !r->hash_late))
+        return;
+    if (load_hash(r, (uint32_t)m->n_tokens - 1, &why))
+        XXH64_reset(r->hash, 0);
+}
+
 void resume_tell(const struct request *r, uint32_t units, uint32_t repeated)
 {
     Hill__Resumed body = HILL__RESUMED__INIT;

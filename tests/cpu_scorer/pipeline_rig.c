@@ -307,6 +307,25 @@ static void rig_free_agents(struct rig *r)
     }
 }
 
+enum { SLOTS = RIG_STRIPE * RIG_STRIPES };
+
+struct rig_slot *rig_take_slots(const struct rig *r, uint32_t drive)
+{
+    struct rig_slot *slots = malloc(SLOTS * sizeof *slots);
+    assert_non_null(slots);
+    memcpy(slots, r->agents[drive]->slots, SLOTS * sizeof *slots);
+    return slots;
+}
+
+void rig_give_slots(struct rig *r, uint32_t drive, const struct rig_slot *slots)
+{
+    struct rig_agent *a = r->agents[drive];
+    memcpy(a->slots, slots, SLOTS * sizeof *slots);
+    for (uint32_t i = 0; i < SLOTS; i++)
+        a->slots[i].written = a->slots[i].committed = false;
+    a->keeps = true;
+}
+
 void rig_stop(struct rig *r)
 {
     free(rig_stop_keeping(r));

@@ -99,6 +99,11 @@ void rig_stop(struct rig *r);
 /* The same, but for the hot segment. */
 void *rig_stop_keeping(struct rig *r);
 
+/* What a drive has when all is settled, to outlive the rig; and into the next one, which adopts it:
+ * nothing counts. The memory is the caller's. */
+struct rig_slot *rig_take_slots(const struct rig *r, uint32_t drive);
+void rig_give_slots(struct rig *r, uint32_t drive, const struct rig_slot *slots);
+
 /* ---- the fake GPU worker ------------------------------------------------------------------ */
 
 struct rig_request {
@@ -141,6 +146,19 @@ void gpu_push_begin(const struct rig_request *q, uint32_t max);
 /* A request of prompt tokens that may become max; its SEQ_READY must have expected_status. */
 struct rig_request *gpu_begin(struct rig *r, uint32_t sequence, uint32_t prompt, uint32_t max,
                               const struct kv_selection_settings *settings, int expected_status);
+
+/* The answer to a SEQ_BEGIN that goes on with what an earlier epoch has left. */
+struct rig_ready {
+    struct record_seq_ready ready;
+    struct damaged_entry damaged[RECORD_DAMAGED_MAX];
+};
+
+/* The request goes on in a rig of the next epoch, from adopt_min to adopt_max tokens. */
+void gpu_go_on(struct rig_request *q, struct rig *r, uint32_t prompt, uint32_t max,
+               uint32_t adopt_min, uint32_t adopt_max, struct rig_ready *out);
+
+/* A damaged entry as it was. */
+void gpu_append_again(struct rig_request *q, uint32_t layer, uint32_t position);
 
 /* Append n random entries to a layer. */
 void gpu_append(struct rig_request *q, uint32_t layer, uint32_t n);

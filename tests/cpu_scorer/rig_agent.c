@@ -67,8 +67,9 @@ static void agent_demote(struct rig_agent *a, const struct record_demote *r)
                 r->first_slot / RIG_STRIPE == (r->first_slot + r->n_slots - 1) / RIG_STRIPE);
     for (uint32_t i = 0; i < r->n_slots; i++) {
         struct rig_slot *s = &a->slots[r->scattered ? named[i] : r->first_slot + i];
-        /* only a copy of what has moved up is written over before it is trimmed */
-        assert_true(s->written == r->scattered && !s->committed);
+        /* only a copy of what has moved up is written over before it is trimmed, and what an
+         * earlier epoch has left */
+        assert_true((s->written == r->scattered || (a->keeps && r->scattered)) && !s->committed);
         assert_true(!r->scattered ||
                     (s->sequence == r->header.sequence && s->layer == r->header.layer));
         atomic_fetch_add_explicit(&a->reused, r->scattered, memory_order_relaxed); /* a count */
@@ -310,6 +311,28 @@ static void agent_read_keys(struct rig_agent *a, const struct record_read_keys *
     agent_complete(a, &r->header, r->tag, RECORD_READ_KEYS, 0, r->n_ranges, used);
 }
 
+/* What counted in an earlier epoch does again; the first slot that does not fit is named. */
+static void agent_adopt(struct rig_agent *a, const struct record_adopt *r)
+{
+    const struct adopt_item *items = (const struct adopt_item *)(r + 1);
+    uint32_t bad = a->claims ? a->claims : UINT32_MAX, n = 0;
+    for (uint32_t i = 0; i < r->n_slots; i++) {
+        struct rig_slot *s = &a->slots[items[i].slot];
+        assert_int_equal(items[i].slot / RIG_STRIPE, r->stripe);
+        assert_true(s->sequence == r->header.sequence && s->layer == r->header.layer);
+        assert_int_equal(s->position, items[i].position);
+        if (s->spoilt && bad == UINT32_MAX)
+            bad = s->position;
+        if (s->spoilt || s->committed)
+            continue;
+        s->written = s->committed = true;
+        n++;
+    }
+    atomic_fetch_add_explicit(&a->adopts, 1, memory_order_relaxed);
+    agent_complete(a, &r->header, r->tag, RECORD_ADOPT, bad == UINT32_MAX ? 0 : HILL_E_DAMAGED, n,
+                   bad == UINT32_MAX ? 0 : bad);
+}
+
 static void agent_trim_sequence(struct rig_agent *a, const struct record_trim *r)
 {
     for (uint32_t i = 0; i < a->n_late; i++) /* its own demotions are over by then */
@@ -317,6 +340,7 @@ static void agent_trim_sequence(struct rig_agent *a, const struct record_trim *r
     for (uint32_t i = 0; i < RIG_STRIPE * RIG_STRIPES; i++)
         if (a->slots[i].sequence == r->header.sequence)
             a->slots[i].written = a->slots[i].committed = false;
+    atomic_fetch_add_explicit(&a->trims, 1, memory_order_relaxed);
     if (atomic_load_explicit(&a->twice, memory_order_relaxed))
         agent_complete(a, &r->header, r->tag, RECORD_TRIM, 0, 0, 0);
     agent_complete(a, &r->header, r->tag, RECORD_TRIM, 0, 0, 0);
@@ -342,6 +366,8 @@ static bool agent_take(struct rig_agent *a, enum layout_ring ring)
         agent_fetch(a, payload);
     else if (type == RECORD_READ_KEYS)
         agent_read_keys(a, payload);
+    else if (type == RECORD_ADOPT)
+        agent_adopt(a, payload);
     else
         agent_trim_sequence(a, payload);
     shm_ring_release(&a->ends[ring]);

@@ -54,6 +54,7 @@ static const struct kv_geometry rig_geometry = {RIG_LAYERS, 4, 2, 16};
 
 struct rig_slot {
     bool written, committed;
+    bool spoilt; /* its checksum is wrong: an ADOPT finds it */
     uint32_t sequence, layer, position;
     uint8_t entry[RIG_ENTRY];
     int8_t mantissas[RIG_DIMS];
@@ -87,7 +88,9 @@ struct rig_agent {
     uint64_t random;
     _Atomic uint32_t reused; /* slots of copies that were written anew */
     _Atomic uint32_t reads;  /* READ_KEYS that were answered */
-    _Atomic bool at_rest;    /* it has nothing to do and sleeps, or is about to */
+    _Atomic uint32_t adopts; /* ADOPTs */
+    _Atomic uint32_t trims;
+    _Atomic bool at_rest; /* it has nothing to do and sleeps, or is about to */
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;
@@ -95,6 +98,8 @@ struct rig_agent {
     _Atomic bool slow;        /* it answers no DEMOTE and no TRIM; everything else at once */
     _Atomic bool gathers;     /* it answers queries, all at once, when the scorer sleeps */
     _Atomic bool twice;       /* it answers each TRIM twice */
+    bool keeps;               /* what is written was so in an earlier epoch (rig_give_slots) */
+    uint32_t claims;          /* an ADOPT that finds nothing damaged names this position; 0: none */
     /* It is done with a query when it has the next one, but for every so many-th; 0: at once */
     _Atomic uint32_t rows;
 };

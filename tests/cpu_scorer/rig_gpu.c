@@ -31,12 +31,12 @@ struct record_header gpu_header(const struct rig_request *q, uint32_t layer)
     return (struct record_header){RIG_EPOCH, q->sequence, q->step, layer};
 }
 
-void gpu_push_begin(const struct rig_request *q, uint32_t max)
+static struct record_seq_begin begin_of(const struct rig_request *q, uint32_t prompt, uint32_t max)
 {
     const struct kv_selection_settings *settings = &q->settings;
-    struct record_seq_begin begin = {.header = gpu_header(q, 0),
+    return (struct record_seq_begin){.header = gpu_header(q, 0),
                                      .request_id = q->request_id,
-                                     .prompt_tokens = q->n,
+                                     .prompt_tokens = prompt,
                                      .max_tokens = max,
                                      .alpha = settings->alpha,
                                      .budget = settings->budget,
@@ -46,7 +46,39 @@ void gpu_push_begin(const struct rig_request *q, uint32_t max)
                                      .importance = settings->importance,
                                      .reads_hot = q->rig->reads_hot,
                                      .identity = q->request_id};
+}
+
+void gpu_push_begin(const struct rig_request *q, uint32_t max)
+{
+    const struct record_seq_begin begin = begin_of(q, q->n, max);
     gpu_push(q->rig, RING_APPEND, RECORD_SEQ_BEGIN, &begin, sizeof begin);
+}
+
+void gpu_go_on(struct rig_request *q, struct rig *r, uint32_t prompt, uint32_t max,
+               uint32_t adopt_min, uint32_t adopt_max, struct rig_ready *out)
+{
+    q->rig = r;
+    q->n_reading = 0;
+    struct record_seq_begin begin = begin_of(q, prompt, max);
+    begin.adopt_min = adopt_min;
+    begin.adopt_max = adopt_max;
+    gpu_push(r, RING_APPEND, RECORD_SEQ_BEGIN, &begin, sizeof begin);
+    const struct record_seq_ready *ready = gpu_wait(r, RECORD_SEQ_READY);
+    out->ready = *ready;
+    memcpy(out->damaged, ready + 1, ready->n_damaged * sizeof *out->damaged);
+    shm_ring_release(&r->gpu[RING_SELECTION]);
+}
+
+void gpu_append_again(struct rig_request *q, uint32_t layer, uint32_t position)
+{
+    struct {
+        struct record_append append;
+        uint8_t entry[RIG_ENTRY];
+    } out = {.append = {.header = gpu_header(q, layer), .first = position, .n_tokens = 1}};
+    memcpy(out.entry, q->entries[layer][position], RIG_ENTRY);
+    if (q->spoil)
+        memcpy(out.entry + sizeof q->spoil * q->spoil_at, &q->spoil, sizeof q->spoil);
+    gpu_push(q->rig, RING_APPEND, RECORD_APPEND, &out, sizeof out);
 }
 
 struct rig_request *gpu_begin(struct rig *r, uint32_t sequence, uint32_t prompt, uint32_t max,

@@ -402,6 +402,47 @@ static void test_where_others_have_no_room_it_comes_up(void **unused)
     rig_stop(r);
 }
 
+/* A part of a prompt has come when a drive is left. The rest has a place, though it was to go to
+ * that drive. */
+static void leave_in_prompt(const struct rig_options *o, bool comes_up)
+{
+    struct rig *r = rig_start(o);
+    struct rig_request *q[RIG_SEQUENCES];
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        q[i] = gpu_begin(r, i, PROMPT, MAX, &usual, 0);
+    for (uint32_t n = 0; n < 3; n++)
+        gpu_append(q[0], 0, 24);
+    rig_settle(r);
+    rig_drain_drive(r, LEFT);
+    rig_settle(r);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
+        gpu_prefill(q[i]);
+    decode(q, RIG_SEQUENCES, BEFORE);
+    await_told(r, 1);
+    assert_true(r->drained.over);
+    for (uint32_t i = 0; i < RIG_SEQUENCES; i++) {
+        struct scorer_stats stats = end(q[i]);
+        assert_int_equal(stats.drives[LEFT].tokens, 0);
+        assert_true((stats.hot.tokens > stats.cold.tokens) == comes_up);
+        assert_int_equal(stats.hot.tokens + stats.cold.tokens, entries(0));
+    }
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    rig_stop(r);
+}
+
+static void test_a_prompt_that_is_not_whole_finds_its_place(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 2, .speeds = {1, 2}};
+    leave_in_prompt(&o, false);
+    o.drive_stripes[0] = RIG_SEQUENCES * RIG_LAYERS; /* no room for it: what is left comes up */
+    leave_in_prompt(&o, true);
+    o.placement = PLACEMENT_BKP;
+    leave_in_prompt(&o, true);
+    o.adapts = true;
+    leave_in_prompt(&o, true);
+}
+
 /* All of them go, the last one up, and come no more in this epoch. */
 static void test_the_last_of_several_comes_up(void **unused)
 {
@@ -474,6 +515,7 @@ int main(void)
         cmocka_unit_test(test_no_query_waits_for_what_goes_over),
         cmocka_unit_test(test_one_without_places_for_its_entries_stays),
         cmocka_unit_test(test_where_others_have_no_room_it_comes_up),
+        cmocka_unit_test(test_a_prompt_that_is_not_whole_finds_its_place),
         cmocka_unit_test(test_the_last_of_several_comes_up),
         cmocka_unit_test(test_one_of_several_with_a_damaged_entry_stays),
         cmocka_unit_test(test_what_nobody_has_asked_for_keeps_no_drive),

@@ -21,7 +21,8 @@ head -c 700 "$text" >"$work/prompt"
 options=(-m "$PWD/models/hill-ref.gguf" -c 1024 --budget 64 --hot-mb 4 --cold-mb 16 --beta 0.25 -t 1)
 ask=(-f "$work/prompt" -n 24 --temp 0 --ignore-eos --json)
 answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
-request() { hillctl generate "${ask[@]}" >"$1" 2>"$1.err" </dev/null; } # OUTPUT
+# OUTPUT. The program, not lib.sh's function: in that the trap of SIGTERM would say how far it came into OUTPUT.
+request() { "$bin/hillctl" generate --run-dir "$run_dir" "${ask[@]}" >"$1" 2>"$1.err" </dev/null; }
 
 # What the log says of deaths by a signal since line $1.
 killed_since() {

@@ -45,43 +45,112 @@ static uint32_t stage_hot_slot(const struct stage *s, uint32_t sequence, uint32_
     return (sequence * s->m.shape.n_layers + layer) * STAGE_CTX + position;
 }
 
+static void stage_to_hot(struct stage *s, uint32_t sequence, uint32_t layer, uint32_t position)
+{
+    if (s->party.hot.base)
+        memcpy((uint8_t *)shm_segment_payload(&s->party.hot) + STAGE_HOT_OFFSET +
+                   (size_t)stage_hot_slot(s, sequence, layer, position) * s->entry_bytes,
+               s->lanes[sequence].entries[layer] + (size_t)position * s->entry_bytes,
+               s->entry_bytes);
+}
+
+/* What an earlier attempt has left, as of the last token that is kept. */
+static void stage_take_up(struct stage *s, uint32_t sequence, uint32_t prompt,
+                          struct record_seq_ready *ready)
+{
+    struct stage_lane *lane = &s->lanes[sequence];
+    ready->kept_tokens = lane->kept_tokens;
+    ready->header.step = lane->kept_tokens - prompt;
+    ready->replay_to = lane->replay_to;
+    ready->n_damaged = lane->n_damaged;
+    lane->n_steps = lane->expect_step = ready->header.step + 1;
+    for (uint32_t l = 0; l < s->m.shape.n_layers; l++)
+        lane->appended[l] = lane->kept_tokens;
+    for (uint32_t i = 0; i < lane->n_damaged; i++)
+        memset(lane->entries[lane->damaged[i].layer] +
+                   (size_t)lane->damaged[i].position * s->entry_bytes,
+               0x7d, s->entry_bytes);
+    for (uint32_t l = 0; l < s->m.shape.n_layers; l++)
+        for (uint32_t p = 0; p < lane->kept_tokens; p++)
+            stage_to_hot(s, sequence, l, p);
+}
+
+static void stage_take_begin(struct stage *s, const struct record_seq_begin *r)
+{
+    struct stage_lane *lane = &s->lanes[r->header.sequence];
+    struct {
+        struct record_seq_ready ready;
+        struct damaged_entry damaged[RECORD_DAMAGED_MAX];
+    } out = {.ready = {.header = r->header}};
+    lane->reads_hot = r->reads_hot;
+    assert_true(!lane->reads_hot || s->party.hot.base);
+    if (lane->reads_hot) {
+        out.ready.hot_offset = STAGE_HOT_OFFSET / 64;
+        out.ready.hot_entries = stage_hot_slot(s, STAGE_LANES, 0, 0);
+    }
+    lane->adopt_min = r->adopt_min;
+    lane->adopt_max = r->adopt_max;
+    lane->n_reads_done = 0;
+    lane->n_begins++;
+    lane->n_steps = lane->n_queries = 0;
+    lane->declined_step = lane->silent_step = 0;
+    lane->expect_step = 1;
+    lane->expect_layer = 0;
+    lane->n_mended = lane->n_stalled = 0;
+    lane->n_reads = lane->n_read = lane->read_layers = lane->read_end = 0;
+    memset(lane->n_kinds, 0, sizeof lane->n_kinds);
+    memset(lane->appended, 0, sizeof lane->appended);
+    memset(lane->resident, 0, sizeof lane->resident);
+    if (r->adopt_max && lane->kept_tokens)
+        stage_take_up(s, r->header.sequence, r->prompt_tokens, &out.ready);
+    memcpy(out.damaged, lane->damaged, sizeof out.damaged);
+    uint32_t bytes = (uint32_t)(sizeof out.ready + out.ready.n_damaged * sizeof *out.damaged);
+    if (!lane->keeps_silent)
+        assert_int_equal(shm_ring_push(stage_end(s, RING_SELECTION), RECORD_SEQ_READY, &out, bytes),
+                         0);
+}
+
+/* A damaged entry that has been made again: the next one that is owed. */
+static bool stage_take_mended(struct stage_lane *lane, const struct record_append *a)
+{
+    const struct damaged_entry *next = &lane->damaged[lane->n_mended];
+    if (lane->n_mended == lane->n_damaged || !lane->kept_tokens ||
+        a->first >= lane->appended[a->header.layer])
+        return false;
+    assert_int_equal(a->first, next->position);
+    assert_int_equal(a->header.layer, next->layer);
+    assert_int_equal(a->n_tokens, 1);
+    lane->n_mended++;
+    return true;
+}
+
+static void stage_take_entries(struct stage *s, const struct record_append *a)
+{
+    uint32_t layer = a->header.layer;
+    struct stage_lane *lane = &s->lanes[a->header.sequence];
+    assert_true(a->first + a->n_tokens <= STAGE_CTX);
+    if (!stage_take_mended(lane, a)) {
+        assert_int_equal(a->first, lane->appended[layer]); /* in order, each once */
+        lane->appended[layer] += a->n_tokens;
+    }
+    memcpy(lane->entries[layer] + (size_t)a->first * s->entry_bytes, a + 1,
+           (size_t)a->n_tokens * s->entry_bytes);
+    for (uint32_t i = 0; i < a->n_tokens; i++)
+        stage_to_hot(s, a->header.sequence, layer, a->first + i);
+}
+
 static void stage_take_append(struct stage *s, uint32_t type, const void *payload)
 {
     const struct record_header *header = payload;
     struct stage_lane *lane = &s->lanes[header->sequence];
     assert_int_equal(header->epoch, s->settings.epoch);
     if (type == RECORD_SEQ_BEGIN) {
-        struct record_seq_ready ready = {.header = *header};
-        lane->reads_hot = ((const struct record_seq_begin *)payload)->reads_hot;
-        assert_true(!lane->reads_hot || s->party.hot.base);
-        if (lane->reads_hot) {
-            ready.hot_offset = STAGE_HOT_OFFSET / 64;
-            ready.hot_entries = stage_hot_slot(s, STAGE_LANES, 0, 0);
-        }
-        lane->n_reads_done = 0;
-        lane->n_begins++;
-        lane->n_steps = lane->n_queries = 0;
-        lane->declined_step = lane->silent_step = 0;
-        lane->expect_step = 1;
-        lane->expect_layer = 0;
-        memset(lane->n_kinds, 0, sizeof lane->n_kinds);
-        memset(lane->appended, 0, sizeof lane->appended);
-        memset(lane->resident, 0, sizeof lane->resident);
-        assert_int_equal(
-            shm_ring_push(stage_end(s, RING_SELECTION), RECORD_SEQ_READY, &ready, sizeof ready), 0);
+        stage_take_begin(s, payload);
     } else if (type == RECORD_APPEND) {
-        const struct record_append *a = payload;
-        assert_int_equal(a->first, lane->appended[header->layer]); /* in order, each once */
-        assert_true(a->first + a->n_tokens <= STAGE_CTX);
-        memcpy(lane->entries[header->layer] + (size_t)a->first * s->entry_bytes, a + 1,
-               (size_t)a->n_tokens * s->entry_bytes);
-        lane->appended[header->layer] += a->n_tokens;
-        for (uint32_t i = 0; s->party.hot.base && i < a->n_tokens; i++)
-            memcpy((uint8_t *)shm_segment_payload(&s->party.hot) + STAGE_HOT_OFFSET +
-                       (size_t)stage_hot_slot(s, header->sequence, header->layer, a->first + i) *
-                           s->entry_bytes,
-                   (const uint8_t *)(a + 1) + (size_t)i * s->entry_bytes, s->entry_bytes);
+        stage_take_entries(s, payload);
     } else if (type == RECORD_STEP_END) {
+        if (lane->kept_tokens) /* nothing before all of them has come */
+            assert_int_equal(lane->n_mended, lane->n_damaged);
         for (uint32_t l = 0; l < s->m.shape.n_layers; l++)
             assert_int_equal(lane->appended[l],
                              ((const struct record_step_end *)payload)->n_tokens);
@@ -245,6 +314,68 @@ static void stage_take_query(struct stage *s, const struct record_query *q)
     }
 }
 
+/* ---- reads ---- */
+
+/* A scorer answers no READ over an entry that is damaged still: who asks for one waits for ever. */
+static void stage_check_read(struct stage_lane *lane, const struct record_read *r)
+{
+    for (uint32_t i = lane->n_mended; i < lane->n_damaged; i++)
+        assert_false(lane->damaged[i].layer == r->header.layer &&
+                     lane->damaged[i].position >= r->first &&
+                     lane->damaged[i].position < r->first + r->n_tokens);
+    assert_int_equal(r->what, READ_ENTRIES);
+    lane->n_reads++;
+    lane->n_read += r->n_tokens;
+    if (r->header.layer >= lane->read_layers)
+        lane->read_layers = r->header.layer + 1;
+    if (r->first + r->n_tokens > lane->read_end)
+        lane->read_end = r->first + r->n_tokens;
+}
+
+static void stage_answer_read(struct stage *s, const struct record_read *r)
+{
+    struct stage_lane *lane = &s->lanes[r->header.sequence];
+    uint32_t n = lane->refuse_reads ? 0 : r->n_tokens;
+    uint32_t bytes = (uint32_t)(sizeof(struct record_entries) + n * sizeof(struct staged_entry));
+    void *payload;
+    stage_free_staging(s, lane, r->ahead ? QUERY_SPECULATIVE : QUERY_EXACT);
+    assert_int_equal(shm_arena_take(&s->party.arena, n, lane->taken[0]), 0);
+    lane->n_taken[0] = n;
+    assert_int_equal(shm_ring_reserve(stage_end(s, RING_SELECTION), bytes, &payload), 0);
+    struct record_entries *out = payload;
+    struct staged_entry *slots = (struct staged_entry *)(out + 1);
+    *out = (struct record_entries){
+        .header = r->header, .read_id = r->read_id, .n_entries = n, .status = lane->refuse_reads};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t slot = lane->taken[0][i];
+        memcpy(shm_arena_slot(&s->party.arena, slot),
+               lane->entries[r->header.layer] + (size_t)(r->first + i) * s->entry_bytes,
+               s->entry_bytes);
+        slots[i] = (struct staged_entry){slot, shm_arena_generation(&s->party.arena, slot)};
+    }
+    shm_ring_publish(stage_end(s, RING_SELECTION), RECORD_ENTRIES, bytes);
+}
+
+static void stage_take_read(struct stage *s, const struct record_read *r)
+{
+    struct stage_lane *lane = &s->lanes[r->header.sequence];
+    stage_check_read(lane, r);
+    if (!lane->stall_reads) {
+        stage_answer_read(s, r);
+        return;
+    }
+    assert_true(lane->n_stalled < 2); /* as many as fit into staging */
+    lane->stalled[lane->n_stalled++] = *r;
+}
+
+void stage_answer_reads(struct stage *s, struct stage_lane *lane)
+{
+    lane->stall_reads = false;
+    for (uint32_t i = 0; i < lane->n_stalled; i++)
+        stage_answer_read(s, &lane->stalled[i]);
+    lane->n_stalled = 0;
+}
+
 static void stage_pump_appends(struct stage *s)
 {
     struct hill_why why = {0};
@@ -273,6 +404,9 @@ static void stage_pump_rings(struct stage *s)
             struct stage_lane *lane = &s->lanes[((const struct record_header *)payload)->sequence];
             assert_true(lane->reads_hot);
             lane->n_reads_done++;
+        } else if (type == RECORD_READ) {
+            stage_pump_appends(s);
+            stage_take_read(s, payload);
         } else {
             assert_int_equal(type, RECORD_QUERY);
             stage_pump_appends(s); /* with guesses the worker is ahead of what was taken */
@@ -301,6 +435,8 @@ static void stage_take_token(struct stage *s, const Hill__Token *token)
     assert_false(lane->done);
     assert_int_equal(token->index, lane->n_tokens);
     assert_true(lane->n_tokens < STAGE_TOKENS);
+    assert_int_equal(token->logits_state.len, sizeof *lane->states);
+    memcpy(&lane->states[lane->n_tokens], token->logits_state.data, sizeof *lane->states);
     lane->tokens[lane->n_tokens++] = token->token;
 }
 
@@ -317,6 +453,7 @@ static void stage_take_done(struct stage *s, const Hill__Done *done)
     lane->finish = done->finish;
     lane->code = done->code;
     lane->logits_hash = done->logits_hash;
+    lane->done_tokens = done->predicted_tokens;
     lane->busy_ms = done->gpu_busy_ms;
     lane->upload_bytes = done->gpu_upload_bytes;
     lane->link_bytes = done->link_gpu_bytes;
@@ -338,6 +475,10 @@ static void stage_take_message(struct stage *s, const Hill__Message *message)
         break;
     case HILL__MESSAGE__BODY_DONE:
         stage_take_done(s, message->done);
+        break;
+    case HILL__MESSAGE__BODY_RESUMED:
+        s->resumed_tokens = message->resumed->tokens;
+        s->entries_repeated = message->resumed->entries_repeated;
         break;
     case HILL__MESSAGE__BODY_FAILURE:
         print_message("failure: %s\n", message->failure->text);
@@ -417,6 +558,8 @@ uint64_t stage_send_request(struct stage *s, uint32_t sequence, const uint32_t *
     p.selection = &selection;
     p.stop_tokens = &stop;
     p.n_stop_tokens = stop != UINT32_MAX;
+    p.identity = s->resume ? 1000 + sequence : 0;
+    p.resume = (Hill__Resume *)s->resume;
     message.body_case = HILL__MESSAGE__BODY_PREFILL;
     message.prefill = &p;
     stage_send(s, &message);

@@ -5,7 +5,8 @@
  * The played scorer keeps every entry of STAGE_LANES sequences and selects all of them, staging
  * what is not resident, in GPU slots that are a permutation of the positions. In epochs of odd
  * number there is a hot pool, and those at even positions (or all) are named there in place. It
- * checks the order of what it is sent. A lane is a sequence and the request that runs on it.
+ * checks the order of what it is sent. A lane is a sequence and the request that runs on it. A
+ * request can go on with what an earlier one has left on its lane, but for damaged entries.
  * Single-threaded: stage_pump does what is to be done.
  */
 #pragma once
@@ -45,6 +46,20 @@ struct stage_lane {
     uint32_t stall_at, refuse_at, old_generation_at, cancel_at, wild_at;
     uint32_t decline_from;             /* known queries from this step on are declined; 0: none */
     struct stage_lane *cancelled_then; /* its next query, of the same step: cancelled unanswered */
+    /* an earlier attempt's entries are there: what the next SEQ_BEGIN that offers to go on is told;
+     * 0 tokens: nothing is kept. The damaged ones are lost, and come in this order. */
+    uint32_t kept_tokens, replay_to, n_damaged;
+    struct damaged_entry damaged[RECORD_DAMAGED_MAX];
+    bool keeps_silent; /* no SEQ_BEGIN is answered */
+    uint32_t n_mended; /* of them that came */
+    uint32_t adopt_min, adopt_max;
+    /* READs, and the tokens in them; the ends of their layers and positions; stalled ones are not
+     * answered, a status is the answer to all */
+    uint32_t n_reads, n_read, read_layers, read_end;
+    bool stall_reads;
+    int refuse_reads;
+    struct record_read stalled[2];
+    uint32_t n_stalled;
     uint32_t declined_step;
     uint64_t request_id;
     /* what came back */
@@ -53,6 +68,8 @@ struct stage_lane {
     Hill__FinishReason finish;
     int code;
     uint64_t logits_hash;
+    uint32_t done_tokens;                   /* as Done says */
+    struct hash_state states[STAGE_TOKENS]; /* of the logits' hash, after each token */
     double busy_ms, idle_ms, decode_ms, gap_ms;
     uint64_t upload_bytes, link_bytes, link_ns;
 };
@@ -70,8 +87,10 @@ struct stage {
     uint64_t n_requests;
     uint32_t n_ready, n_failures, n_refused; /* refused: Done of a request that is on no lane */
     int refused_code;
-    uint32_t ahead_max;    /* of requests */
-    uint32_t policy;       /* of requests; full: all that is in place is asked for ahead */
+    uint32_t ahead_max;         /* of requests */
+    uint32_t policy;            /* of requests; full: all that is in place is asked for ahead */
+    const Hill__Resume *resume; /* of requests; NULL: they begin */
+    uint32_t resumed_tokens, entries_repeated; /* as the newest Resumed says */
     bool all_hot;          /* in epochs with a hot pool nothing lies anywhere else */
     uint32_t most_at_once; /* lanes whose queries were there together */
 };
@@ -81,6 +100,9 @@ struct stage {
 void stage_enter_epoch(struct stage *s);
 
 void stage_cancel(struct stage *s, const struct stage_lane *lane);
+
+/* What was stalled is answered, and so is all that follows. */
+void stage_answer_reads(struct stage *s, struct stage_lane *lane);
 
 /* ---- the coordinator ---- */
 

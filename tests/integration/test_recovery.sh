@@ -102,14 +102,17 @@ entry_bytes=256                                                    # 2 heads of 
 spoil_entry() {                                                    # FILE WHERE-ENTRIES-BEGIN SLOT
     printf '\245' | dd of="$1" bs=1 seek=$(($2 + $3 * entry_bytes + 7)) conv=notrunc status=none
 }
+words() { # SEQUENCE LAYER FIRST COUNT: the location words of these tokens in $segment
+    od -An -v -t u4 -j $((4096 + 192 + (($1 * 3 + $2) * 8192 + $3) * 4)) -N $((4 * $4)) "$segment"
+}
 # Of each sequence that has them, the entries of tokens FIRST .. FIRST + COUNT - 1 in this layer, wherever they lie. The pool's file
 # ends with the entries of all stripes.
 spoil_some() { # LAYER FIRST COUNT
     local segment sequence word slot each=$(((stripe_slots * entry_bytes + 4095) / 4096 * 4096))
     segment=$(hot_segment)
-    local hot=$((4096 + $(number_at "$segment" 4216 8))) words=$((4096 + 192))
+    local hot=$((4096 + $(number_at "$segment" 4216 8)))
     for sequence in 0 1 2; do
-        for word in $(od -An -v -t u4 -j $((words + ((sequence * 3 + $1) * 8192 + $2) * 4)) -N $((4 * $3)) "$segment"); do
+        for word in $(words "$sequence" "$1" "$2" "$3"); do
             slot=$((word & 0x3fffffff))
             case $((word >> 30)) in
             1) spoil_entry "$segment" "$hot" "$slot" ;;
@@ -122,9 +125,20 @@ spoil_prompt_entries() { # a step under way would read them, and send its token
     kill -KILL "$gpu_worker"
     spoil_some 0 3 1 && spoil_some 2 3 1 && spoil_some 1 100 1 && spoil_some 2 0 1
 }
-spoil_decoded_entry() { # of a step that is not noted any more
+# Of steps that are not noted any more, the first token's that lies where it is to lie: $tier is 1 (hot) or 2 (cold). spoilt_tier: it
+# was found.
+spoil_decoded_entry() {
+    local sequence word n segment first=$((prompt_tokens + 2))
     kill -KILL "$gpu_worker"
-    spoil_some 1 $((prompt_tokens + 2)) 1
+    segment=$(hot_segment)
+    for sequence in 0 1 2; do
+        n=0
+        for word in $(words "$sequence" 1 "$first" 40); do
+            [ $((word >> 30)) != "$tier" ] || { spoil_some 1 $((first + n)) 1 && spoilt_tier=$tier && return; }
+            n=$((n + 1))
+        done
+    done
+    spoilt_tier=none
 }
 spoil_many_entries() {
     kill -KILL "$gpu_worker"
@@ -132,11 +146,12 @@ spoil_many_entries() {
     sync "$work/pool"
 }
 
-# mended NAME STATE_OF_RECOVERY COMMAND...: the request goes on, and no unit of its prompt was computed again
+# mended NAME STATE_OF_RECOVERY TOKENS COMMAND...: the request goes on, after so many tokens, and no unit of its prompt was computed
+# again
 mended() {
-    local name=$1 expected=$2
-    shift 2
-    begun "decoding 1 40" 0 "$@"
+    local name=$1 expected=$2 after=$3
+    shift 3
+    begun "decoding 1 $after" 0 "$@"
     expect "$name: the answer" "$(answer "$work/out0")" "${whole[0]}"
     expect "$name: made again alone: $(jq -c .recovery "$work/out0")" "$(jq -c '.recovery | [.recoveries, .units_repeated, '"$expected"']' "$work/out0")" "[1,0,true]"
 }
@@ -163,14 +178,17 @@ for drive in none file; do
         expect "$drive: undisturbed" "$(jq -c '.recovery' "$work/out")" '{"attempts":1,"recoveries":0,"steps_repeated":0,"units_repeated":0,"entries_repeated":0}'
     done
     for worker in $workers; do killed $drive "$worker"; done
-    mended "$drive: entries of the prompt" ".entries_repeated == 4 and .steps_repeated <= 8" spoil_and_kill spoil_prompt_entries
-    mended "$drive: a decoded entry" ".entries_repeated == 0 and .steps_repeated > 30" spoil_and_kill spoil_decoded_entry
+    mended "$drive: entries of the prompt" ".entries_repeated == 4 and .steps_repeated <= 8" 40 spoil_and_kill spoil_prompt_entries
+    tier=1 after=40
+    [ $drive = none ] || tier=2 after=120 # then the first tokens of the answer are cold
+    mended "$drive: a decoded entry" ".entries_repeated == 0 and .steps_repeated > 30" $after spoil_and_kill spoil_decoded_entry
+    expect "$drive: the decoded entry was hot (1) or cold (2)" "$spoilt_tier" "$tier"
     if [ $drive = none ]; then
-        mended "damaged words" ".entries_repeated == 16 and .steps_repeated <= 8" spoil_and_kill spoil_words 16
+        mended "damaged words" ".entries_repeated == 16 and .steps_repeated <= 8" 40 spoil_and_kill spoil_words 16
         spoilt "many damaged words" spoil_words 100
         spoilt "damaged entries" spoil_entries
     else
-        mended "entries of a stripe" ".entries_repeated == 20 and .steps_repeated <= 8" spoil_and_kill spoil_many_entries
+        mended "entries of a stripe" ".entries_repeated == 20 and .steps_repeated <= 8" 40 spoil_and_kill spoil_many_entries
         spoilt "damaged pool" spoil_pool
     fi
     down || fail "down $drive"
