@@ -353,9 +353,10 @@ static const struct option_spec specs[] = {
     OPTION("peer", PATH, "FILE", "public keys of the agents that are let in, a line each"),
     OPTION(
         "csd-device", STRING, "NAME",
-        "OpenCL device that scores: its number or part of its name; host: the CPU without OpenCL",
-        .fallback = "", .unset_help = "the first"),
-    OPTION("threads", INTEGER, "N", "threads of that device; 0: as many as there are CPUs",
+        "what scores for a drive at file: host, the CPU in one thread, or an OpenCL device, by its "
+        "number or part of its name",
+        .fallback = "host"),
+    OPTION("threads", INTEGER, "N", "threads of an OpenCL device; 0: as many as there are CPUs",
            .max = 1024, .fallback = "0"),
     OPTION("cold-mb", SIZE, "SIZE", "the largest cold pool that is given; 0: what is asked for",
            .max = 1e9, .fallback = "0"),
