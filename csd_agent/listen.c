@@ -351,11 +351,10 @@ static const struct option_spec specs[] = {
            "the drive: a file, which is made, or a block device; or xrt:PATH,xclbin=FILE"),
     OPTION("key", PATH, "FILE", "own key, of hillctl keygen"),
     OPTION("peer", PATH, "FILE", "public keys of the agents that are let in, a line each"),
-    OPTION(
-        "csd-device", STRING, "NAME",
-        "what scores for a drive at file: host, the CPU in one thread, or an OpenCL device, by its "
-        "number or part of its name",
-        .fallback = "host"),
+    OPTION("csd-device", STRING, "NAME",
+           "host: the CPU scores for a drive at file:, in one thread; else an OpenCL device does, "
+           "named by its number or part of its name",
+           .fallback = "host"),
     OPTION("threads", INTEGER, "N", "threads of an OpenCL device; 0: as many as there are CPUs",
            .max = 1024, .fallback = "0"),
     OPTION("cold-mb", SIZE, "SIZE", "the largest cold pool that is given; 0: what is asked for",
