@@ -3,8 +3,8 @@
  *
  * What: the agent is the same for every drive; what differs (how flash is read and written, where
  * scores are computed) is behind struct csd_ops, chosen by the scheme of the URL:
- *     file:PATH                    file_backend.c: a file or block device, and an OpenCL device
- *                                  that stands in for the drive's processor
+ *     file:PATH                    file_backend.c: a file or block device, and the host's CPU or
+ *                                  an OpenCL device in the place of the drive's processor
  *     xrt:PATH,xclbin=FILE[,...]   xrt_backend.c: a SmartSSD; never run on one
  * The table has the shape of XRT, of SNIA's CS API and of NVMe's computational programs: storage
  * to device memory, execute, read back. Who calls it: csd_drive.c. Concurrency: one thread per
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "csd_agent/score_device.h"
@@ -32,13 +33,20 @@ static inline uint64_t page_ceil(uint64_t at)
     return page_floor(at + CSD_ALIGN - 1);
 }
 
-/* As the device of a file: drive: no OpenCL, the host's CPU scores in the agent's thread. */
+/* What scores for a file: drive unless an OpenCL device is named: the host's CPU, in the agent's
+ * thread. */
 #define CSD_HOST_CPU "host"
 
+static inline bool csd_means_host(const char *device)
+{
+    return !device || *device == '\0' || strcmp(device, CSD_HOST_CPU) == 0;
+}
+
 struct csd_options {
-    const char *device; /* OpenCL device, as in base/cldevice.h, or CSD_HOST_CPU; NULL: the first */
+    const char *device; /* of a file: drive: an OpenCL device, as in base/cldevice.h; CSD_HOST_CPU,
+                           "" or NULL: the host's CPU */
     bool create;        /* make the file when there is none */
-    bool on_host;       /* no device: the host's CPU scores, in this process's thread */
+    bool on_host;       /* of any drive: the host's CPU scores, whatever the device */
     bool force_buffered, force_pread; /* tests: act as if O_DIRECT, io_uring were not to be had */
     uint64_t
         batch_bytes; /* digests that a launch covers at least; 0: CSD_BATCH_BYTES (tests: small) */

@@ -1,7 +1,7 @@
 /*
- * csd_agent/file_backend.c - "file:PATH": flash is a file or block device, the drive's processor an
- * OpenCL device, or (asked for as CSD_HOST_CPU) the host's CPU without OpenCL. Who calls it:
- * through struct csd_ops (backend.h), which also has concurrency and failure.
+ * csd_agent/file_backend.c - "file:PATH": flash is a file or block device; the host's CPU scores,
+ * without OpenCL, or the OpenCL device that is named. Who calls it: through struct csd_ops
+ * (backend.h), which also has concurrency and failure.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 struct file_backend {
     struct csd_backend base;
     struct score_device *score;
-    char *device; /* OpenCL device asked for */
+    char *device; /* OpenCL device, where on_host is not set */
     bool on_host;
 };
 
@@ -44,7 +44,7 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
         return hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
     f->base.ops = &csd_file_ops;
     f->device = strdup(options->device ? options->device : "");
-    f->on_host = options->on_host || (f->device && strcmp(f->device, CSD_HOST_CPU) == 0);
+    f->on_host = options->on_host || csd_means_host(options->device);
     int status = f->device ? file_io_open(&f->base.io, rest, options, why)
                            : hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
     if (status != 0) {

@@ -351,11 +351,11 @@ static const struct option_spec specs[] = {
            "the drive: a file, which is made, or a block device; or xrt:PATH,xclbin=FILE"),
     OPTION("key", PATH, "FILE", "own key, of hillctl keygen"),
     OPTION("peer", PATH, "FILE", "public keys of the agents that are let in, a line each"),
-    OPTION(
-        "csd-device", STRING, "NAME",
-        "OpenCL device that scores: its number or part of its name; host: the CPU without OpenCL",
-        .fallback = "", .unset_help = "the first"),
-    OPTION("threads", INTEGER, "N", "threads of that device; 0: as many as there are CPUs",
+    OPTION("csd-device", STRING, "NAME",
+           "host: the CPU scores for a drive at file:, in one thread; else an OpenCL device does, "
+           "named by its number or part of its name",
+           .fallback = "host"),
+    OPTION("threads", INTEGER, "N", "threads of an OpenCL device; 0: as many as there are CPUs",
            .max = 1024, .fallback = "0"),
     OPTION("cold-mb", SIZE, "SIZE", "the largest cold pool that is given; 0: what is asked for",
            .max = 1e9, .fallback = "0"),

@@ -219,10 +219,11 @@ static int create_host_parts(struct score_device *d, struct hill_why *why)
 int score_device_create(struct score_device **out, const struct score_settings *s,
                         struct hill_why *why)
 {
-    uint64_t slots = s->batch_bytes /
-                     slots_bytes(&(struct score_device){.geometry = s->geometry, .cast = s->cast},
-                                 KV_GROUP_TOKENS) *
-                     KV_GROUP_TOKENS;
+    uint32_t together = s->cast ? 1 : KV_GROUP_TOKENS; /* keys lie there singly */
+    uint64_t slots =
+        s->batch_bytes /
+        slots_bytes(&(struct score_device){.geometry = s->geometry, .cast = s->cast}, together) *
+        together;
     *out = NULL;
     if (s->batch_bytes % POOL_PAGE_BYTES != 0 || s->batch_bytes > (1u << 30) || slots == 0)
         return hill_fail(why, HILL_E_INVALID, "scoring batch of %llu bytes is not possible",

@@ -46,7 +46,7 @@ struct epoch_settings {
     bool csd_attached;
     bool csd_plain;                 /* it is only read until it is empty, by the host's CPU alone */
     const char *csd_url;            /* of the agent: "file:PATH", "tcp://HOST:PORT" */
-    const char *csd_device;         /* OpenCL device that the agent scores on; empty: `device` */
+    const char *csd_device;         /* of a file: drive: OpenCL device, or host (also: empty) */
     const char *csd_key, *csd_peer; /* of tcp: files with the own key and the drive's public one */
     bool csd_cast;                  /* --csd-digests cast: FP16 keys lie there, and no digests */
     uint64_t csd_dram_bytes;        /* --csd-dram-mb: of digests that the agent keeps in memory */

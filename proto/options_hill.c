@@ -144,11 +144,10 @@ const struct option_spec hill_pipeline_specs[] = {
            .choices = "none", .joins = ',', .unset_help = "file:STATE/cold.pool"),
     OPTION("csd-key", PATH, "FILE", "own key for a drive at tcp:, of hillctl keygen"),
     OPTION("csd-peer", PATH, "FILE", "that drive's public key"),
-    OPTION(
-        "csd-device", STRING, "NAME",
-        "OpenCL device on which the CSD agent scores: its number or part of its name; of a file: "
-        "drive also host: the host's CPU without OpenCL, in the agent's thread",
-        .fallback = "", .unset_help = "as --device"),
+    OPTION("csd-device", STRING, "NAME",
+           "host: this host's CPU scores for a drive at file:, in the CSD agent's thread; else an "
+           "OpenCL device does, named by its number or part of its name",
+           .fallback = "host"),
     OPTION("csd-on-loss", CHOICE, "wait|degrade",
            "when the CSD agent is lost: wait for another one, or go on without a drive, as after "
            "detach; of several, with the others",

@@ -41,7 +41,7 @@ jq -r '
   "KV entries         \(.tiers.hot.tokens) in DRAM (\(.tiers.hot.bytes | mib) MiB), \(.tiers.cold.tokens) on the drive (\(.tiers.cold.bytes | mib) MiB)",
   "selected from      GPU \(.tiers.gpu.hits), DRAM \(.tiers.hot.hits), drive \(.tiers.cold.hits)",
   "over the link      keys \(.bytes.link_key) B, scores \(.bytes.link_score | mib) MiB, selected KV \(.bytes.link_kv | mib) MiB",
-  "read on the flash  \(.bytes.flash_read | mib) MiB by the drive'"'"'s own scorer (a file stands in for the flash, OpenCL for its FPGA)"
+  "read on the flash  \(.bytes.flash_read | mib) MiB by the drive'"'"'s own scorer (a file stands in for the flash, this CPU for its FPGA)"
 ' "$folder/answer"
 jq -e --arg key "$key" '.text | contains($key)' "$folder/answer" >/dev/null || {
     echo "demo.sh: the answer does not hold the pass key $key" >&2

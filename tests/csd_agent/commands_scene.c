@@ -57,16 +57,19 @@ void scene_start(struct scene *s)
     assert_int_equal(pthread_create(&s->thread, NULL, agent_main, s), 0);
 }
 
+const char *scene_device;
+
 void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits)
 {
     struct kv_geometry g = {2, 4, 2, 24, bits};
-    struct cold_pool_config config = {.url = pool_url(),
-                                      .options = {.create = true, .batch_bytes = 20000},
-                                      .geometry = g,
-                                      .n_sequences = 2,
-                                      .cap_bytes = 12u << 20,
-                                      .fingerprint = 1,
-                                      .key_bytes = key_bytes};
+    struct cold_pool_config config = {
+        .url = pool_url(),
+        .options = {.device = scene_device, .create = true, .batch_bytes = 20000},
+        .geometry = g,
+        .n_sequences = 2,
+        .cap_bytes = 12u << 20,
+        .fingerprint = 1,
+        .key_bytes = key_bytes};
     uint64_t bytes = shm_arena_bytes(STAGING_SLOTS, kv_entry_bytes(&g));
 
     memset(s, 0, sizeof *s);

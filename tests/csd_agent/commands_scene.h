@@ -43,6 +43,9 @@ void *agent_main(void *context);
 
 void scene_start(struct scene *s);
 
+/* What scores in the scenes to come, as --csd-device; NULL: what does without. */
+extern const char *scene_device;
+
 /* Without its thread: the plane is the caller's to change. key_bytes: of a pool of keys; 0: of
  * digests. bits: of a digest's mantissas. */
 void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits);

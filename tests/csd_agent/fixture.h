@@ -21,6 +21,8 @@
 
 #define MAX_COMMAND_SLOTS 600u
 
+#define FIRST_OPENCL_DEVICE "0" /* as the device of a drive: without a name the host's CPU scores */
+
 /* ---- random numbers (splitmix64) ---- */
 
 void random_seed(uint64_t fixed);

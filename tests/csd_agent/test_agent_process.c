@@ -99,6 +99,8 @@ static void scene_open(struct scene *s)
 /* The settings of an epoch in which the test is coordinator and scorer. */
 static struct epoch_settings settings_of(uint32_t epoch, uint64_t cold_cap_bytes)
 {
+    /* at most two of a process: what scores in the first, and in the second */
+    static const char *const devices[] = {"", FIRST_OPENCL_DEVICE};
     return (struct epoch_settings){
         .run_id = test_run_id(),
         .epoch = epoch,
@@ -111,6 +113,7 @@ static struct epoch_settings settings_of(uint32_t epoch, uint64_t cold_cap_bytes
                  .n_sequences = shape.n_sequences,
                  .selection = {.alpha = 0.2, .sinks = 4, .window = 32}},
         .model_path = "model",
+        .device = "the GPU worker's, and no agent's",
         .threads = 1,
         .hot_cap_bytes = 1 << 20,
         .gpu_kv_cap_bytes = 1 << 20,
@@ -118,6 +121,7 @@ static struct epoch_settings settings_of(uint32_t epoch, uint64_t cold_cap_bytes
         .staging_slots = 16,
         .csd_attached = true,
         .csd_url = pool_url(),
+        .csd_device = devices[epoch - 1],
         .cold_cap_bytes = cold_cap_bytes,
         .block_tokens = 256,
     };
@@ -159,6 +163,7 @@ static void expect_ready(struct scene *s, uint32_t epoch)
     assert_int_equal(ready->ready->epoch, epoch);
     assert_true(strstr(ready->ready->device, "O_DIRECT") ||
                 strstr(ready->ready->device, "page cache"));
+    assert_int_equal(strstr(ready->ready->device, "the host's CPU") != NULL, epoch == 1);
     proto_free(ready);
 }
 

@@ -143,12 +143,39 @@ static void test_refuses_pieces_outside_the_batch(void **state)
     }
 }
 
+/* Also those behind the last whole group of sixteen. */
+static void test_a_batch_takes_all_keys_that_it_has_room_for(void **state)
+{
+    const struct kv_geometry g = {1, 10, 5, 40};
+    const uint32_t room = BATCH_BYTES / (2 * 5 * 40);
+    const struct score_piece pieces[] = {{7, 0}, {room - 7, 7 * 2 * 5 * 40}};
+    const int8_t mantissas[5 * 40] = {0};
+    const uint8_t shifts[5] = {0};
+    const struct kv_query query = {mantissas, shifts, 0};
+    struct hill_why why = {""};
+    uint8_t *memory;
+    (void)state;
+    assert_int_not_equal(room % KV_GROUP_TOKENS, 0);
+    for (enum score_form form = AS_IT_IS; form <= NO_DEVICE; form += NO_DEVICE) {
+        struct score_device *d = score_form_create(&g, form, BATCH_BYTES, true);
+        const uint16_t *scores;
+        assert_int_equal(score_device_slots_max(d), room);
+        assert_int_equal(score_device_query(d, &query, &why), 0);
+        assert_int_equal(score_device_map(d, 0, &memory, &why), 0);
+        memset(memory, 0, BATCH_BYTES);
+        assert_int_equal(score_device_launch(d, 0, pieces, 2, &why), 0);
+        assert_int_equal(score_device_wait(d, 0, &scores, &why), 0);
+        score_device_destroy(d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_form_scores_cast_keys_as_their_digests),
         cmocka_unit_test(test_shapes_without_or_with_nothing_but_whole_vectors),
         cmocka_unit_test(test_refuses_pieces_outside_the_batch),
+        cmocka_unit_test(test_a_batch_takes_all_keys_that_it_has_room_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

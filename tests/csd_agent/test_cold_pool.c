@@ -295,6 +295,8 @@ static void test_random_operations_equal_the_model(void **state)
     (void)state;
     random_seed(11);
     random_operations(&config, 400);
+    config.options.device = FIRST_OPENCL_DEVICE;
+    random_operations(&config, 400);
 }
 
 static void test_random_operations_where_groups_are_longer_than_a_page(void **state)
@@ -305,6 +307,8 @@ static void test_random_operations_where_groups_are_longer_than_a_page(void **st
 
     (void)state;
     random_seed(12);
+    random_operations(&config, 200);
+    config.options.device = FIRST_OPENCL_DEVICE;
     random_operations(&config, 200);
 }
 
@@ -317,6 +321,8 @@ static void test_random_operations_with_digests_in_dram(void **state)
     random_seed(17);
     dram_max = 4 * 64 * 1024; /* some stripes of it */
     random_operations(&config, 400);
+    config.options.device = FIRST_OPENCL_DEVICE;
+    random_operations(&config, 400);
     dram_max = 0;
 }
 
@@ -327,6 +333,8 @@ static void test_random_operations_with_digests_of_four_bits(void **state)
 
     (void)state;
     random_seed(15);
+    random_operations(&config, 250);
+    config.options.device = FIRST_OPENCL_DEVICE;
     random_operations(&config, 250);
 }
 
@@ -343,19 +351,20 @@ static void test_random_operations_on_the_fallback_paths(void **state)
 
 static void test_random_operations_on_keys_that_are_cast(void **state)
 {
-    /* keys of 96 and, two of them a page with another's bytes, 2664; also by the host's CPU */
+    /* keys of 96 and, two of them a page with another's bytes, 2664 */
     struct kv_geometry shapes[] = {{2, 4, 2, 24}, {2, 4, 4, 333, 4}};
 
     (void)state;
     random_seed(21);
     for (int i = 0; i < 2; i++) {
         struct cold_pool_config config = pool_scene_config_cast(&shapes[i], 8);
-        config.options.on_host = i == 1;
+        random_operations(&config, 150);
+        config.options.device = FIRST_OPENCL_DEVICE;
         random_operations(&config, 150);
     }
 }
 
-static void test_default_batches_cover_a_whole_layer(void **state)
+static void cover_a_whole_layer(const char *device)
 {
     struct kv_geometry g = {1, 8, 8, 64}; /* stripes of about 1 MiB of digests */
     struct cold_pool_config config = pool_scene_config(&g, 3);
@@ -363,8 +372,7 @@ static void test_default_batches_cover_a_whole_layer(void **state)
     struct hill_why why = {""};
     struct pool_scene s;
 
-    (void)state;
-    random_seed(14);
+    config.options.device = device;
     config.options.batch_bytes = 0;
     pool_scene_open(&s, &config);
     for (uint32_t stripe = 0; stripe < 3; stripe++) {
@@ -379,6 +387,14 @@ static void test_default_batches_cover_a_whole_layer(void **state)
     }
     pool_scene_query(&s, 0, 0);
     pool_scene_close(&s);
+}
+
+static void test_default_batches_cover_a_whole_layer(void **state)
+{
+    (void)state;
+    random_seed(14);
+    cover_a_whole_layer(CSD_HOST_CPU);
+    cover_a_whole_layer(FIRST_OPENCL_DEVICE);
 }
 
 /* Groups of 4160 bytes, a page and 64 bytes: what a query reads is counted by hand. */

@@ -6,12 +6,10 @@
 
 /* ---- tests ---- */
 
-static void test_random_commands_are_answered_rightly(void **state)
+static void random_commands(void)
 {
     struct scene s;
 
-    (void)state;
-    random_seed(21);
     scene_open(&s, COLD_NO_POSITION);
     for (uint32_t i = 0; i < 300; i++) {
         uint32_t sequence = random_below(2), layer = random_below(2), what = random_below(100);
@@ -27,6 +25,16 @@ static void test_random_commands_are_answered_rightly(void **state)
         }
     }
     scene_close(&s);
+}
+
+static void test_random_commands_are_answered_rightly(void **state)
+{
+    (void)state;
+    random_seed(21);
+    random_commands();
+    scene_device = FIRST_OPENCL_DEVICE;
+    random_commands();
+    scene_device = NULL;
 }
 
 static void test_a_trim_takes_queued_demotes_with_it(void **state)

@@ -299,7 +299,7 @@ static void test_neighbours_are_one_read(void **state)
 
     (void)state;
     random_seed(41);
-    open_rig(&r, &(struct csd_options){.on_host = true, .force_pread = true});
+    open_rig(&r, &(struct csd_options){.force_pread = true});
     for (uint32_t n = 30; n <= 45; n += 15) {
         begin_asked(&q, &r);
         for (uint32_t i = 0; i < n; i++)
@@ -328,7 +328,7 @@ static void test_neighbours_are_one_read(void **state)
 static void test_nothing_is_read_over_what_came_from_dram(void **state)
 {
     uint32_t kept[15];
-    const struct csd_options ways[] = {{.on_host = true, .force_pread = true}, {.on_host = true}};
+    const struct csd_options ways[] = {{.force_pread = true}, {0}};
     struct rig r;
     struct asked q;
 
@@ -389,8 +389,7 @@ static void random_pair(struct rig *r)
 
 static void test_random_queries_equal_the_reference(void **state)
 {
-    const struct csd_options ways[] = {
-        {.on_host = true, .force_pread = true}, {.on_host = true}, {.on_host = false}};
+    const struct csd_options ways[] = {{.force_pread = true}, {0}, {.device = FIRST_OPENCL_DEVICE}};
     struct rig r;
 
     (void)state;
@@ -496,33 +495,43 @@ static void test_a_page_that_cannot_be_read_is_named(void **state)
 {
     (void)state;
     random_seed(44);
-    fail_often(&(struct csd_options){.on_host = true, .force_pread = true}, false);
+    fail_often(&(struct csd_options){.force_pread = true}, false);
 }
 
 static void test_a_damaged_page_is_named(void **state)
 {
     (void)state;
     random_seed(45);
-    fail_often(&(struct csd_options){.on_host = true, .force_pread = true}, true);
-    fail_often(&(struct csd_options){.on_host = true}, true);
+    fail_often(&(struct csd_options){.force_pread = true}, true);
     fail_often(&(struct csd_options){0}, true);
+    fail_often(&(struct csd_options){.device = FIRST_OPENCL_DEVICE}, true);
 }
 
-static void test_the_hosts_cpu_can_be_asked_for(void **state)
+static void test_the_hosts_cpu_scores_unless_a_device_is_named(void **state)
 {
+    static const struct {
+        struct csd_options options;
+        bool on_host;
+    } ways[] = {{{0}, true},
+                {{.device = ""}, true},
+                {{.device = CSD_HOST_CPU}, true},
+                {{.device = FIRST_OPENCL_DEVICE, .on_host = true}, true},
+                {{.device = FIRST_OPENCL_DEVICE}, false}};
     struct rig r;
     struct asked q;
     char text[200];
 
     (void)state;
     random_seed(46);
-    open_rig(&r, &(struct csd_options){.device = CSD_HOST_CPU});
-    csd_drive_describe(r.drive, text, sizeof text);
-    assert_non_null(strstr(text, "the host's CPU"));
-    begin_asked(&q, &r);
-    random_spans(&q, N_STRIPES);
-    score_all(&q);
-    close_rig(&r);
+    for (uint32_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        open_rig(&r, &ways[way].options);
+        csd_drive_describe(r.drive, text, sizeof text);
+        assert_int_equal(strstr(text, "the host's CPU") != NULL, ways[way].on_host);
+        begin_asked(&q, &r);
+        random_spans(&q, N_STRIPES);
+        score_all(&q);
+        close_rig(&r);
+    }
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
@@ -535,7 +544,7 @@ int main(void)
         TEST(test_random_queries_equal_the_reference),
         TEST(test_a_page_that_cannot_be_read_is_named),
         TEST(test_a_damaged_page_is_named),
-        TEST(test_the_hosts_cpu_can_be_asked_for),
+        TEST(test_the_hosts_cpu_scores_unless_a_device_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

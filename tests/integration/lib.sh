@@ -175,6 +175,11 @@ worker_pid() { # gpu_worker...
     status | jq -r ".workers.$1.pid"
 }
 
+# What the agent of the pipeline that is up scores on: host, or an OpenCL device.
+scores_on() {
+    status | jq -r '.workers.csd_agent.device | if . == "" then "nothing" elif contains("the host'"'"'s CPU") then "host" else "OpenCL" end'
+}
+
 # status_is JQ-CONDITION: a pipeline is there and says so. (Of no status at all jq -e says yes.)
 status_is() {
     [ "$(status 2>/dev/null | jq "$1")" = true ]

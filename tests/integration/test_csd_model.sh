@@ -23,6 +23,9 @@ for m in "$slow" "latency_us=42" "flash=100,write=100,link=100,score=100,latency
     expect "$m: the log says so" "$(grep -c 'device model flash=.*modelled, not the real' "$work/out.err")" 1
     [ "$m" != "$slow" ] || cp "$work/out" "$work/slow"
 done
+run_json "$work/out" "${model[@]}" "${request[@]}" -n 12 --csd-device 0 --csd-model "$slow" || fail "an OpenCL device: $(cat "$work/out.err")"
+expect "an OpenCL device: hashes" "$(hashes "$work/out")" "$first"
+expect "an OpenCL device: modelled, too" "$(field "$work/out" '.csd_model.on and .csd_model.commands > 0 and .csd_model.score_ms > 0')" true
 expect "the default figures" "$(run_json "$work/out" "${model[@]}" "${request[@]}" -n 1 --csd-model link=5 &&
     field "$work/out" '.csd_model | [.flash, .write, .link, .gpu_link, .score, .dram, .dram_read, .latency_us] == [2.9, 1, 5, 25, 44.5, 4294967296, 13.7, 42]')" true
 # every query of the decode waits for its latency: 12 steps less the first, each layer
@@ -50,6 +53,8 @@ cast=("${request[@]}" -n 12 --csd-digests cast)
 run_json "$work/cast" "${model[@]}" "${cast[@]}" || fail "cast: $(cat "$work/cast.err")"
 expect "keys are cast: hashes" "$(hashes "$work/cast")" "$first"
 expect "keys are cast: bytes" "$(jq -n --slurpfile c "$work/cast" --slurpfile n "$work/native" '$c[0].bytes.flash_read > $n[0].bytes.flash_read * 1.5')" true
+run_json "$work/cast" "${model[@]}" "${cast[@]}" --csd-device 0 || fail "cast on an OpenCL device: $(cat "$work/cast.err")"
+expect "keys are cast on an OpenCL device: hashes" "$(hashes "$work/cast")" "$first"
 run_json "$work/four" "${model[@]}" "${request[@]}" -n 12 --score-bits 4 || fail "INT4: $(cat "$work/four.err")"
 run_json "$work/cast" "${model[@]}" "${cast[@]}" --score-bits 4 --csd-model latency_us=42 || fail "cast to INT4: $(cat "$work/cast.err")"
 expect "keys are cast to INT4: hashes" "$(hashes "$work/cast")" "$(hashes "$work/four")"
@@ -57,6 +62,7 @@ expect "what is written is counted" "$(field "$work/native" '.writes | .pages >=
 
 # ---- changed while a request runs ----
 up "${model[@]}" || fail "up"
+expect "what scores by default" "$(scores_on)" host
 expect "no model at first" "$(hillctl csd-model)" off
 expect "status without a model" "$(hillctl status --json | jq -c .csd_model)" null
 hillctl generate "${request[@]}" -n 150 --json >"$work/long" 2>"$work/long.err" || fail "long: $(cat "$work/long.err")"

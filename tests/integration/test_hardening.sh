@@ -7,7 +7,8 @@
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 chmod 755 "$work" # what is below has to stand for itself
 umask 022
-up -m "$work/model.gguf" -c 4096 --beta 0.5 || fail "up"
+up -m "$work/model.gguf" -c 4096 --beta 0.5 --csd-device 0 || fail "up"
+expect "the agent holds an OpenCL driver, too" "$(scores_on)" OpenCL
 printf 'The pass key is 7302941. The pass key is' >"$work/prompt"
 "$hillinfer" generate -f "$work/prompt" -n 8 --temp 0 --json --run-dir "$run_dir" >"$work/answer" 2>"$work/err" || fail "generate: $(cat "$work/err")"
 

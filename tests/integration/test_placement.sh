@@ -10,12 +10,12 @@ pass_key_prompt 800 800 >"$work/licence"
     printf 'She loved to play outside in the park with her dog. One day, she saw a big, red ball. %.0s' 1 2 3 4 5
 } >"$work/story"
 
-# check NAME PROMPT N ARGUMENTS...: six runs (of one model with each placement), equal hashes; with copies of hot entries too; one with a wrong score for a cold entry differs
+# check NAME PROMPT N ARGUMENTS...: seven runs (of one model with each placement), equal hashes; with copies of hot entries too; one with a wrong score for a cold entry differs
 check() {
     local name=$1 prompt=$2 n=$3 first="" hashes placement hot cold entries uploads hits others=()
     shift 3
     [ "$name" != random ] || others=("--beta 0.25 --placement paper" "--beta 0.25 --placement lru" "--beta 0.25 --placement lfu")
-    for placement in "--csd none" "--beta 4 --placement bkp" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp --pin 0.02 --simd reference" "--csd none --simd reference" "${others[@]}"; do
+    for placement in "--csd none" "--beta 4 --placement bkp" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency" "--beta 0.25 --placement bkp --csd-device 0" "--beta 0.25 --placement bkp --pin 0.02 --simd reference" "--csd none --simd reference" "${others[@]}"; do
         # shellcheck disable=SC2086  # words on purpose
         run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$name $placement: $(cat "$work/out.err")"
         hashes=$(field "$work/out" '"\(.selection_hash) \(.logits_hash)"')
@@ -70,7 +70,7 @@ four_bits() {
     shift 2
     run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --csd none || fail "eight bits: $(cat "$work/out.err")"
     eight=$(field "$work/out" .selection_hash)
-    for placement in "--csd none" "--csd none --simd reference" "--csd none --simd avx2" "--beta 4 --placement bkp" "--beta 0.25 --placement bkp" "--beta 0.25 --placement recency"; do
+    for placement in "--csd none" "--csd none --simd reference" "--csd none --simd avx2" "--beta 4 --placement bkp" "--beta 0.25 --placement bkp" "--beta 0.25 --placement bkp --csd-device 0" "--beta 0.25 --placement recency"; do
         # shellcheck disable=SC2086  # words on purpose
         run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --score-bits 4 $placement || fail "four bits, $placement: $(cat "$work/out.err")"
         [ -n "$hash" ] || hash=$(field "$work/out" .selection_hash)

@@ -11,7 +11,7 @@ options=(-m "$work/model.gguf" -c 4096 --budget 96 --beta 0.25 --cold-mb 16)
 ask=(-f "$work/prompt" -n 48 --temp 0 --ignore-eos)
 for name in host drive stranger; do "$bin/hillctl" keygen "$work/$name" || fail "keygen $name"; done
 keys=(--csd-key "$work/host" --csd-peer "$work/drive.pub")
-listener=0
+listener=0 scorer=() # of the listener: none, or --csd-device
 stop_listener() { [ "$listener" = 0 ] || kill -KILL "$listener" 2>/dev/null; }
 trap 'stop_listener; cleanup' EXIT
 
@@ -23,7 +23,7 @@ listen() { # ADDRESS [COMMAND BEFORE...]
         [ "${port:-0}" != 0 ] || port=$((20000 + RANDOM % 12000))
         : >"$work/drive.log"
         "$@" "$bin/hill-csd-agent" --listen "tcp://$address:$port" --drive "file:$work/there.pool" --key "$work/drive" \
-            --peer "$work/host.pub" --threads 1 >>"$work/drive.log" 2>&1 &
+            --peer "$work/host.pub" "${scorer[@]}" >>"$work/drive.log" 2>&1 &
         listener=$!
         wait_for 20 said "listening at\|listening at .* failed" "$work/drive.log" && ! said failed "$work/drive.log" && return 0
         stop_listener
@@ -66,6 +66,7 @@ expect "the drive says so, too" "$(grep -c 'another key was refused' "$work/driv
 # --- a whole run, and the death of either end in the middle of one
 up "${options[@]}" --csd "tcp://127.0.0.1:$port" "${keys[@]}" || fail "up"
 answers "over the loopback"
+expect "what scores there by default" "$(scores_on)" host
 expect "no file here" "$(find "$state_dir" -name '*.pool')" ""
 hillctl generate --json "${ask[@]}" -n 160 >"$work/long.json" 2>"$work/err" || fail "a long answer: $(cat "$work/err")"
 for victim in relay drive; do
@@ -77,6 +78,7 @@ for victim in relay drive; do
     else
         kill -KILL "$listener"
         wait "$listener" 2>/dev/null
+        scorer=(--csd-device 0 --threads 1)
         listen 127.0.0.1
     fi
     wait "$asked"
@@ -85,6 +87,7 @@ for victim in relay drive; do
     wait_for 30 ready || fail "$victim: not ready again"
 done
 answers "after both"
+expect "what scores there with --csd-device 0" "$(scores_on)" OpenCL
 
 # --- detached and attached again
 hillctl detach >"$work/said" 2>&1 || fail "detach: $(cat "$work/said")"

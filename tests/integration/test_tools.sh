@@ -140,7 +140,7 @@ if command -v perf >/dev/null && perf record -q -F 99 -o "$work/perf.data" -- tr
     perf_works=yes
     pairs=('gpu_worker:(decode_layers|add_product|attend)[a-z_]* .*(OpenCL kernel|decode_layers)'
         'cpu_scorer:(kv_score|kv_select|cold_map|query_pump)[a-z0-9_]* .*hill-cpu-scorer'
-        'csd_agent:score_keys \(OpenCL kernel\)|(pool|cold_pool)_[a-z_]+ +hill-csd-agent'
+        'csd_agent:(kv_score|pool|cold_pool)_[a-z0-9_]+ +hill-csd-agent'
         'coordinator:\[[k.]\] [a-z_]{3,}')
     watchers=()
     for pair in "${pairs[@]}"; do

@@ -3,19 +3,19 @@
  * at random places, 4 KiB each.
  *
  * What: the agent's own path (its file backend: digests of all stripes read through io_uring while
- * the batch before is scored by the OpenCL device), beside plain io_uring loops over liburing with
- * several sizes of reads and depths, the same loops with a sum of each page's words (the least that
- * one can do with what has been read), pread one block after another, and fio with io_uring where
- * it is installed, in turn on the same bytes of the same file: the digest region of a cold pool,
- * written here with random digests and removed at the end. Also the same kernel over digests that
- * are in memory. The agent is compared with the fastest of either kind of loop. The
- * sum of the scores is checked against the reference. Beside each rate stands the CPU time of the
- * method's process, all threads: what decides where other processes want the CPUs, too. Then
- * entries, an entry a page, as a fetch reads them where no two are neighbours: through the agent's
- * backend, plain io_uring and fio, at the depth that the agent has. All read into huge pages; fio
- * is told to by its C library. What lies below the file system (a hypervisor's cache, a drive's) is
- * not controlled, and the text says so. Concurrency: one thread, and the OpenCL device's. Failure:
- * status 77 and one line where O_DIRECT is refused; 1 for every other failure.
+ * the batch before is scored, by the host's CPU or the OpenCL device $CSD_DEVICE), beside plain
+ * io_uring loops over liburing with several sizes of reads and depths, the same loops with a sum of
+ * each page's words (the least that one can do with what has been read), pread one block after
+ * another, and fio with io_uring where it is installed, in turn on the same bytes of the same file:
+ * the digest region of a cold pool, written here with random digests and removed at the end. Also
+ * the same kernel over digests that are in memory. The agent is compared with the fastest of either
+ * kind of loop. The sum of the scores is checked against the reference. Beside each rate stands the
+ * CPU time of the method's process, all threads: what decides where other processes want the CPUs,
+ * too. Then entries, an entry a page, as a fetch reads them where no two are neighbours: through
+ * the agent's backend, plain io_uring and fio, at the depth that the agent has. All read into huge
+ * pages; fio is told to by its C library. What lies below the file system (a hypervisor's cache, a
+ * drive's) is not controlled, and the text says so. Concurrency: one thread, and an OpenCL
+ * device's. Failure: status 77 and one line where O_DIRECT is refused; 1 for every other failure.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -101,10 +101,11 @@ static void open_file(const struct bench_options *options)
     atexit(remove_file);
 }
 
-/* The agent's drive over the file, and a device of its own for the figure from memory. */
+/* The agent's drive over the file, and another scorer of its kind for the figure from memory. */
 static void open_agent(void)
 {
-    struct csd_options options = {.device = getenv("CSD_DEVICE")};
+    const char *name = getenv("CSD_DEVICE");
+    struct csd_options options = {.device = name};
     struct hill_why why = {""};
     char url[4200];
     snprintf(url, sizeof(url), "file:%s", file.path);
@@ -114,7 +115,9 @@ static void open_agent(void)
     if (status == 0)
         status = score_device_create(&device,
                                      &(struct score_settings){.geometry = file.layout.geometry,
-                                                              .batch_bytes = MEMORY_MIB << 20},
+                                                              .batch_bytes = MEMORY_MIB << 20,
+                                                              .on_host = csd_means_host(name),
+                                                              .device = name},
                                      &why);
     if (status != 0)
         bench_fail("opening the agent's drive: %s", why.text);
