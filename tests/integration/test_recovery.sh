@@ -29,7 +29,7 @@ attempts() { jq .recovery.attempts "$1"; }
 begun() {
     local state=$1 numbers=$2 try n requests once
     shift 2
-    for try in 1 2 3 4 5; do
+    for ((try = 1; try <= 15; try++)); do
         requests=() once=""
         for n in $numbers; do
             [ ${#requests[@]} -eq 0 ] || until in_answer || ! kill -0 "${requests[0]}" 2>/dev/null; do :; done
