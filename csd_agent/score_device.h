@@ -46,7 +46,8 @@ enum score_as {
 };
 
 /* Called before a slice of batch b is scored, slice after slice in the order of the pieces; `to`:
- * the byte of the batch at which the slice ends. What is not 0 ends the launch and is its result. */
+ * the byte of the batch at which the slice ends. What is not 0 ends the launch and is its
+ * result. */
 struct score_look {
     int (*look)(void *context, uint32_t b, uint64_t to, struct hill_why *why);
     void *context;
