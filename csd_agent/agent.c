@@ -195,7 +195,10 @@ int agent_open_pool(struct data_plane *plane, const struct epoch_settings *s, co
     struct layout_input layout = epoch_layout(s);
     struct cold_pool_config config = {
         .url = url,
-        .options = {.device = s->csd_device, .create = true, .on_host = s->csd_plain},
+        .options = {.device = s->csd_device,
+                    .simd = epoch_simd_name(s->simd),
+                    .create = true,
+                    .on_host = s->csd_plain},
         .geometry = layout.geometry,
         .n_sequences = layout.n_sequences,
         .cap_bytes = s->cold_cap_bytes,

@@ -45,6 +45,7 @@ static inline bool csd_means_host(const char *device)
 struct csd_options {
     const char *device; /* of a file: drive: an OpenCL device, as in base/cldevice.h; CSD_HOST_CPU,
                            "" or NULL: the host's CPU */
+    const char *simd;   /* how the host's CPU scores: kv_score_choose; NULL: "auto"; static text */
     bool create;        /* make the file when there is none */
     bool on_host;       /* of any drive: the host's CPU scores, whatever the device */
     bool force_buffered, force_pread; /* tests: act as if O_DIRECT, io_uring were not to be had */

@@ -14,6 +14,7 @@ struct file_backend {
     struct csd_backend base;
     struct score_device *score;
     char *device; /* OpenCL device, where on_host is not set */
+    const char *simd;
     bool on_host;
 };
 
@@ -44,6 +45,7 @@ static int file_open(struct csd_backend **out, const char *rest, const struct cs
         return hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
     f->base.ops = &csd_file_ops;
     f->device = strdup(options->device ? options->device : "");
+    f->simd = options->simd;
     f->on_host = options->on_host || csd_means_host(options->device);
     int status = f->device ? file_io_open(&f->base.io, rest, options, why)
                            : hill_fail(why, HILL_E_NOMEM, "no memory for the drive's backend");
@@ -75,6 +77,7 @@ static int file_load(struct csd_backend *backend, const struct csd_program *prog
                                             .batch_bytes = program->batch_bytes,
                                             .cast = program->cast,
                                             .on_host = f->on_host,
+                                            .simd = f->simd,
                                             .device = f->device,
                                             .look = program->look};
     uint8_t *batches[SCORE_BATCHES];

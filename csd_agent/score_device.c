@@ -200,10 +200,12 @@ static int warm_up(struct score_device *d, struct hill_why *why)
     return status;
 }
 
-static int create_host_parts(struct score_device *d, struct hill_why *why)
+static int create_host_parts(struct score_device *d, const char *simd, struct hill_why *why)
 {
     bool made = true;
-    d->host = kv_score_choose("auto");
+    d->host = kv_score_choose(simd);
+    if (!d->host) /* the scorer's machine has it, and this one does not */
+        d->host = kv_score_choose("auto");
     d->query_bytes = page_memory(kv_query_words_bytes(&d->geometry) + d->geometry.n_kv_heads);
     d->host_mantissas = page_memory(kv_key_dims(&d->geometry));
     d->host_group = calloc(1, kv_group_bytes(&d->geometry));
@@ -237,7 +239,8 @@ int score_device_create(struct score_device **out, const struct score_settings *
     d->look = s->look;
     d->slots_max = (uint32_t)slots;
     d->groups_max = d->slots_max / SCORE_GROUP_SLOTS + SCORE_BATCH_PIECES;
-    int status = s->on_host ? create_host_parts(d, why) : create_parts(d, s->device, s->as, why);
+    int status =
+        s->on_host ? create_host_parts(d, s->simd, why) : create_parts(d, s->device, s->as, why);
     if (status == 0 && !s->on_host)
         status = warm_up(d, why);
     if (status == 0)

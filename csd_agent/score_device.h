@@ -58,6 +58,7 @@ struct score_settings {
     uint64_t batch_bytes; /* capacity of a batch, a multiple of 4096 */
     bool cast;          /* keys [slots][n_kv_heads][head_dim], FP16, come in the place of digests */
     bool on_host;       /* no device: kv/score.h on the CPU, in the thread that launches */
+    const char *simd;   /* of on_host: kv_score_choose; NULL, or what this CPU lacks: "auto" */
     const char *device; /* as in base/cldevice.h */
     enum score_as as;
     struct score_look look; /* of on_host; look NULL: none */

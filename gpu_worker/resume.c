@@ -126,13 +126,13 @@ int resume_hash(struct request *r, struct hill_why *why)
     return 0;
 }
 
-/* What has no token of its own yet, or makes again what comes before all known states, has a hash
- * of other rows than those that the client's tokens were taken from. */
+/* Until this attempt has come to the newest token that the client has, its own hash is of fewer
+ * steps than the client has tokens, or of the rows that are made again alone. */
 void resume_end_hash(struct request *r)
 {
     const Hill__Resume *m = r->prefill->resume;
     struct hill_why why;
-    if (!m || (r->predicted && !r->hash_late))
+    if (!m || (r->predicted >= m->n_tokens && !r->hash_late))
         return;
     if (load_hash(r, (uint32_t)m->n_tokens - 1, &why))
         XXH64_reset(r->hash, 0);

@@ -54,7 +54,7 @@ const struct option_spec hill_pipeline_specs[] = {
         "ctx-size", INTEGER, "TOKENS",
         "context, prompt and answer together; 0: what the model was trained with, at most 131072",
         .letter = "c", .max = MAX_TOKENS, .fallback = "0"),
-    OPTION("threads", INTEGER, "N", "threads that score on the CPU; 0: one for each CPU",
+    OPTION("threads", INTEGER, "N", "threads of the CPU scorer and of PoCL; 0: one for each CPU",
            .letter = "t", .max = 1024, .fallback = "0"),
     OPTION("batch-size", INTEGER, "TOKENS", "tokens of one chunk of the prefill", .letter = "b",
            .min = 1, .max = 4096, .fallback = "256"),

@@ -149,24 +149,31 @@ static void test_a_batch_takes_all_keys_that_it_has_room_for(void **state)
     const struct kv_geometry g = {1, 10, 5, 40};
     const uint32_t room = BATCH_BYTES / (2 * 5 * 40);
     const struct score_piece pieces[] = {{7, 0}, {room - 7, 7 * 2 * 5 * 40}};
-    const int8_t mantissas[5 * 40] = {0};
-    const uint8_t shifts[5] = {0};
-    const struct kv_query query = {mantissas, shifts, 0};
+    int8_t mantissas[5 * 40];
+    const uint8_t shifts[5] = {3, 0, 1, 2, 0};
+    const struct kv_query query = {mantissas, shifts, KV_IMPORTANCE_SUM};
     struct hill_why why = {""};
+    struct keys k;
     uint8_t *memory;
     (void)state;
+    random_seed(33);
+    random_mantissas(mantissas, kv_key_dims(&g));
+    make_keys(&k, &g, room);
+    kv_score_reference(&g, &query, k.digests, room, k.expected);
     assert_int_not_equal(room % KV_GROUP_TOKENS, 0);
-    for (enum score_form form = AS_IT_IS; form <= NO_DEVICE; form += NO_DEVICE) {
+    for (enum score_form form = AS_IT_IS; form <= NO_DEVICE; form++) {
         struct score_device *d = score_form_create(&g, form, BATCH_BYTES, true);
         const uint16_t *scores;
         assert_int_equal(score_device_slots_max(d), room);
         assert_int_equal(score_device_query(d, &query, &why), 0);
         assert_int_equal(score_device_map(d, 0, &memory, &why), 0);
-        memset(memory, 0, BATCH_BYTES);
+        memcpy(memory, k.halfs, (size_t)room * 2 * kv_key_dims(&g));
         assert_int_equal(score_device_launch(d, 0, pieces, 2, &why), 0);
         assert_int_equal(score_device_wait(d, 0, &scores, &why), 0);
+        assert_memory_equal(scores, k.expected, room * sizeof *scores);
         score_device_destroy(d);
     }
+    free_keys(&k);
 }
 
 int main(void)
