@@ -28,7 +28,8 @@ bool adoption_fits(const struct core *c, const struct sequence *s, const struct 
  * been started for the request. On to ADOPTING. HILL_E_NOMEM. */
 int adoption_begin(struct core *c, struct sequence *s, const struct kept_step *step, uint32_t most);
 
-/* Are its damaged entries made again sooner than all of it? Without any: yes. */
+/* Do the sequence's damaged entries take less time to make again than the whole sequence? True
+ * without damage. */
 bool adoption_pays(const struct core *c, const struct sequence *s);
 /* What SEQ_READY says of it. */
 void adoption_answer(const struct core *c, const struct sequence *s, struct record_seq_ready *out);

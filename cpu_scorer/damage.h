@@ -33,13 +33,13 @@ uint32_t damage_first(const struct damage *d, uint32_t position);
 /* Those from this position on are not of the sequence any more. */
 void damage_cut(struct damage *d, uint32_t position);
 
-/* Times in entries that are read back for it. docs/decisions/recovery.md has the rule, and how they
- * were measured. */
+/* Costs; the unit: the time in which one entry is read back. docs/decisions/recovery.md has the
+ * rule, and from which figures the costs are derived. */
 #define DAMAGE_ROW         60u  /* a layer of one token alone */
 #define DAMAGE_PROMPT_ROW  9u   /* a layer of one token of a prompt, */
 #define DAMAGE_PROMPT_PAST 320u /* and one more for each so many tokens of the prompt */
 
-/* Is it made again sooner than all of the sequence: so many layers of the prompt's tokens, and of
- * the tokens that were decoded and stand? */
+/* Do the damaged entries take less time to make again than the whole sequence, its prompt and the
+ * decoded tokens that stand, in all layers? */
 bool damage_pays(const struct damage *d, uint32_t n_layers, uint32_t prompt_tokens,
                  uint32_t decoded_tokens);

@@ -170,8 +170,8 @@ void resume_offer(struct request *r, struct record_seq_begin *begin);
 int resume_begin(struct request *r, struct hill_why *why);
 /* A token was made: the logits' hash goes on, or is the one that was kept. */
 int resume_hash(struct request *r, struct hill_why *why);
-/* It ends: the hash is one of steps that were done; of the newest that is known, where this attempt
- * has not come so far. */
+/* A request ends: where this attempt has not reached the newest token that the client has, the
+ * logits' hash becomes that after this token. */
 void resume_end_hash(struct request *r);
 /* The prompt's first unit, or the one with which it goes on. */
 int resume_prompt(struct request *r, struct hill_why *why);

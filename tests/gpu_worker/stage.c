@@ -575,9 +575,16 @@ void stage_request(struct stage *s, uint32_t sequence, const uint32_t *tokens, u
     lane->request_id = stage_send_request(s, sequence, tokens, n, predict, stop);
 }
 
-void stage_open(struct stage *s, const struct random_shape *shape, const char *program)
+bool stage_open(struct stage *s, const struct random_shape *shape)
 {
     struct hill_why why = {0};
+    char program[4096];
+    snprintf(program, sizeof program, "%s/hill-gpu-worker",
+             getenv("HILL_BIN") ? getenv("HILL_BIN") : "build/bin");
+    if (access(program, X_OK) != 0) {
+        printf("no %s (HILL_BIN): skipped\n", program);
+        return false;
+    }
     memset(s, 0, sizeof *s);
     snprintf(s->dir, sizeof s->dir, "/tmp/hill-test-gpu-XXXXXX");
     assert_non_null(mkdtemp(s->dir));
@@ -624,6 +631,7 @@ void stage_open(struct stage *s, const struct random_shape *shape, const char *p
         _exit(127);
     }
     STAGE_UNTIL(s, s->worker.length > 0);
+    return true;
 }
 
 int stage_close(struct stage *s)

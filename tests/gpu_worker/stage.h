@@ -134,7 +134,9 @@ uint64_t stage_send_request(struct stage *s, uint32_t sequence, const uint32_t *
 void stage_request(struct stage *s, uint32_t sequence, const uint32_t *tokens, uint32_t n,
                    uint32_t predict, uint32_t stop);
 
-void stage_open(struct stage *s, const struct random_shape *shape, const char *program);
+/* With the GPU worker of $HILL_BIN (default build/bin). False: there is no such program, as a line
+ * on stdout says; the test is skipped. */
+bool stage_open(struct stage *s, const struct random_shape *shape);
 
 /* The worker's exit status after SIGTERM. */
 int stage_close(struct stage *s);

@@ -565,22 +565,10 @@ static void failures_ahead_end_one_request(void **state)
     ask_ahead(false);
 }
 
-static const char *find_program(void)
-{
-    static char path[4096];
-    snprintf(path, sizeof path, "%s/hill-gpu-worker",
-             getenv("HILL_BIN") ? getenv("HILL_BIN") : "build/bin");
-    return path;
-}
-
 int main(void)
 {
-    const char *program = find_program();
-    if (access(program, X_OK) != 0) {
-        printf("no %s (HILL_BIN): skipped\n", program);
+    if (!stage_open(&stage, &shape))
         return 77;
-    }
-    stage_open(&stage, &shape, program);
     for (uint32_t i = 0; i < PROMPT; i++)
         prompt[i] = (i * 37 + i * i) % shape.n_vocab;
     run_engine_alone();
