@@ -35,6 +35,7 @@ void client_ask(struct bench_client *c, const char *prompt, uint32_t predict)
     generate.prompt.data = (uint8_t *)text;
     generate.prompt.len = strlen(text);
     generate.predict = predict;
+    generate.no_prefix_cache = true; /* every round reads the prompt */
     generate.ignore_eos = true;
     generate.sampling = &sampling;
     c->asked_ns = clock_now_ns();
