@@ -175,12 +175,14 @@ static bool has_groups(cl_device_id device, cl_device_type type)
 static void read_limits(struct cldevice *d, cl_device_type type)
 {
     cl_ulong value = 0;
-    cl_uint units = 1;
+    cl_uint units = 1, floats = 1;
     cl_bool unified = CL_FALSE;
     d->is_cpu = (type & CL_DEVICE_TYPE_CPU) != 0;
     d->is_accelerator = !d->is_cpu && (type & CL_DEVICE_TYPE_ACCELERATOR) != 0;
     clGetDeviceInfo(d->device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
     d->compute_units = units;
+    clGetDeviceInfo(d->device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof floats, &floats, NULL);
+    d->vector_floats = floats;
     clGetDeviceInfo(d->device, CL_DEVICE_HOST_UNIFIED_MEMORY, sizeof unified, &unified, NULL);
     d->shares_memory = d->is_cpu && unified;
     d->own_memory = !d->is_cpu && !unified;

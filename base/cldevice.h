@@ -35,6 +35,7 @@ struct cldevice {
     bool own_memory;    /* apart from the host's: neither a CPU nor beside one in its memory */
     bool has_groups;    /* a GPU with local memory and work groups as kernels for GPUs take them */
     uint32_t compute_units;
+    uint32_t vector_floats; /* lanes of the device's own vectors of F32: 8 with AVX2 */
     uint64_t global_bytes;
 };
 

@@ -201,83 +201,87 @@ static void score_tile(__global const float *q, __global const half *kt, uint ke
                        uint window, float *p)
 {
     const float scale = SCORE_SCALE;
-    for (int pair = 0; pair < KEYS / 32; pair++) {
-        __global const half *k0 = kt + (size_t)pair * 32 * HEAD_DIM, *k1 = k0 + 16 * HEAD_DIM;
-        float16 acc0[ROWS], acc1[ROWS];
+    const int16 lanes = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int c = 0; c < KEYS / 16; c += SUM_PANELS) {
+        __global const half *k0 = kt + (size_t)c * 16 * HEAD_DIM,
+                            *k1 = k0 + (SUM_PANELS - 1) * 16 * HEAD_DIM;
+        for (int row0 = 0; row0 < ROWS; row0 += SUM_ROWS) {
+            float16 acc[SUM_PANELS][SUM_ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            acc0[r] = acc1[r] = (float16)(0.0f);
-        for (uint i = 0; i < HEAD_DIM; i++) {
-            float16 v0 = vload_half16(i, k0), v1 = vload_half16(i, k1);
+            for (int r = 0; r < SUM_ROWS; r++)
+                acc[0][r] = acc[SUM_PANELS - 1][r] = (float16)(0.0f);
+            for (uint i = 0; i < HEAD_DIM; i++) {
+                float16 v0 = vload_half16(i, k0), v1 = SUM_PANELS == 2 ? vload_half16(i, k1) : v0;
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                float16 x = (float16)(q[i * ROWS + r]);
-                acc0[r] = fma(x, v0, acc0[r]);
-                acc1[r] = fma(x, v1, acc1[r]);
+                for (int r = 0; r < SUM_ROWS; r++) {
+                    float16 x = (float16)(q[i * ROWS + row0 + r]);
+                    acc[0][r] = fma(x, v0, acc[0][r]);
+                    if (SUM_PANELS == 2)
+                        acc[SUM_PANELS - 1][r] = fma(x, v1, acc[SUM_PANELS - 1][r]);
+                }
             }
-        }
-        int16 key =
-            (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) + (int)(key0 + pair * 32);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            int16 last = (int16)((int)(position + r));
-            float16 s0 = select(acc0[r] * scale, (float16)(HIDDEN), key > last);
-            float16 s1 = select(acc1[r] * scale, (float16)(HIDDEN), key + 16 > last);
+            for (int panel = 0; panel < SUM_PANELS; panel++) {
+                int16 key = lanes + (int)(key0 + (c + panel) * 16);
+#pragma unroll
+                for (int r = 0; r < SUM_ROWS; r++) {
+                    int16 last = (int16)((int)(position + row0 + r));
+                    float16 score =
+                        select(acc[panel][r] * scale, (float16)(HIDDEN), key > last);
 #if WINDOWS
-            if (window) {
-                s0 = select(s0, (float16)(HIDDEN), key <= last - (int)window);
-                s1 = select(s1, (float16)(HIDDEN), key + 16 <= last - (int)window);
-            }
+                    if (window)
+                        score = select(score, (float16)(HIDDEN), key <= last - (int)window);
 #endif
-            vstore16(s0, 0, p + r * KEYS + pair * 32);
-            vstore16(s1, 1, p + r * KEYS + pair * 32);
+                    vstore16(score, c + panel, p + (row0 + r) * KEYS);
+                }
+            }
         }
     }
 }
+
+/* Vectors j and, with two panels, j + 1 of value_tile's o, for SUM_ROWS rows from row0. */
+#define DEFINE_VALUES(NAME, PANELS)                                                                \
+    static void NAME(const float *p, const float *alpha, __global const half *v, uint n_keys,      \
+                     int j, int row0, float16 *o)                                                  \
+    {                                                                                              \
+        float16 acc[PANELS][SUM_ROWS];                                                             \
+        _Pragma("unroll") for (int panel = 0; panel < PANELS; panel++)                             \
+            _Pragma("unroll") for (int r = 0; r < SUM_ROWS; r++)                                   \
+                acc[panel][r] = o[(j + panel) * ROWS + row0 + r] * alpha[row0 + r];                \
+        for (uint i = 0; i < n_keys; i++) {                                                        \
+            __global const half *row = v + (size_t)i * PADDED_DIM;                                 \
+            float16 v0 = vload_half16(j, row),                                                     \
+                    v1 = PANELS == 2 ? vload_half16(j + PANELS - 1, row) : v0;                     \
+            _Pragma("unroll") for (int r = 0; r < SUM_ROWS; r++)                                   \
+            {                                                                                      \
+                float16 x = (float16)(p[(row0 + r) * KEYS + i]);                                   \
+                acc[0][r] = fma(x, v0, acc[0][r]);                                                 \
+                if (PANELS == 2)                                                                   \
+                    acc[PANELS - 1][r] = fma(x, v1, acc[PANELS - 1][r]);                           \
+            }                                                                                      \
+        }                                                                                          \
+        _Pragma("unroll") for (int panel = 0; panel < PANELS; panel++)                             \
+            _Pragma("unroll") for (int r = 0; r < SUM_ROWS; r++)                                   \
+                o[(j + panel) * ROWS + row0 + r] = acc[panel][r];                                  \
+    }
+DEFINE_VALUES(values_1, 1)
+#if SUM_PANELS == 2
+DEFINE_VALUES(values_2, 2)
+#endif
 
 /* o [VECTORS][ROWS] = o * alpha + p . v over n_keys keys */
 static void value_tile(const float *p, const float *alpha, __global const half *v, uint n_keys,
                        float16 *o)
 {
-    int j = 0;
-    for (; j + 1 < VECTORS; j += 2) {
-        float16 acc0[ROWS], acc1[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            acc0[r] = o[j * ROWS + r] * alpha[r];
-            acc1[r] = o[(j + 1) * ROWS + r] * alpha[r];
-        }
-        for (uint i = 0; i < n_keys; i++) {
-            __global const half *row = v + (size_t)i * PADDED_DIM;
-            float16 v0 = vload_half16(j, row), v1 = vload_half16(j + 1, row);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                float16 x = (float16)(p[r * KEYS + i]);
-                acc0[r] = fma(x, v0, acc0[r]);
-                acc1[r] = fma(x, v1, acc1[r]);
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            o[j * ROWS + r] = acc0[r];
-            o[(j + 1) * ROWS + r] = acc1[r];
-        }
-    }
-#if VECTORS % 2
-    float16 acc[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        acc[r] = o[j * ROWS + r] * alpha[r];
-    for (uint i = 0; i < n_keys; i++) {
-        float16 v0 = vload_half16(j, v + (size_t)i * PADDED_DIM);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            acc[r] = fma((float16)(p[r * KEYS + i]), v0, acc[r]);
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        o[j * ROWS + r] = acc[r];
+    for (int row0 = 0; row0 < ROWS; row0 += SUM_ROWS) {
+        int j = 0;
+#if SUM_PANELS == 2
+        for (; j + 1 < VECTORS; j += 2)
+            values_2(p, alpha, v, n_keys, j, row0, o);
 #endif
+        for (; j < VECTORS; j++)
+            values_1(p, alpha, v, n_keys, j, row0, o);
+    }
 }
 
 /* Online softmax of one tile: p becomes 2^(p - m), l [ROWS] sums per lane, alpha the factor for

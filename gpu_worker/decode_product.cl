@@ -42,6 +42,7 @@
 #define PREFETCH_WEIGHTS(p)                                                                        \
     PREFETCH(p);                                                                                   \
     PREFETCH((p) + 32);
+#if WIDE_VECTORS
 #define ROW_CHAINS(r) float16 a##r = (float16)(0.0f), b##r = a##r, c##r = a##r, d##r = a##r;
 #define ROW_FOUR(r, X, i)                                                                          \
     a##r = fma((float16)(X(r, i)), w0, a##r);                                                      \
@@ -97,6 +98,66 @@
         }                                                                                          \
         EACH_OF_##N(ROW_END)                                                                       \
     }
+#else
+/* With 16 registers of 8 floats some of the four sums of each row at a time: over BLOCK places, then
+ * the next of them over the same places. */
+#define BLOCK     64
+#define DEFINE_ROWS_OF(FUNCTION, N, TYPE, LOAD, SCALED)                                            \
+    static void FUNCTION(__global const float *x, size_t stride, __global const float *g,          \
+                         __global const TYPE *w, uint k, size_t ahead, float16 *y)                 \
+    {                                                                                              \
+        float16 sums[4][N];                                                                        \
+        float xs[N][BLOCK];                                                                        \
+        for (int r = 0; r < N; r++)                                                                \
+            sums[0][r] = sums[1][r] = sums[2][r] = sums[3][r] = (float16)(0.0f);                   \
+        size_t whole = k & ~3u;                                                                    \
+        for (size_t base = 0; base < whole; base += BLOCK) {                                       \
+            size_t end = min(base + BLOCK, whole);                                                 \
+            for (size_t v = base / 16; SCALED && v < (end + 15) / 16; v++)                         \
+                for (int r = 0; r < N; r++)                                                        \
+                    vstore16(vload16(v, x + r * stride) * vload16(v, g), v - base / 16, xs[r]);    \
+            for (int chain = 0; chain < 4; chain += 4 / N) {                                       \
+                float16 acc[4 / N][N];                                                             \
+                _Pragma("unroll") for (int c = 0; c < 4 / N; c++)                                  \
+                    _Pragma("unroll") for (int r = 0; r < N; r++)                                  \
+                        acc[c][r] = sums[chain + c][r];                                            \
+                for (size_t i = base; i < end; i += 4) {                                           \
+                    if (chain == 0) {                                                              \
+                        PREFETCH_WEIGHTS(w + ahead + i * 16)                                       \
+                    }                                                                              \
+                    _Pragma("unroll") for (int c = 0; c < 4 / N; c++)                              \
+                    {                                                                              \
+                        size_t at = i + chain + c;                                                 \
+                        float16 weight = LOAD(at, w);                                              \
+                        _Pragma("unroll") for (int r = 0; r < N; r++)                              \
+                        {                                                                          \
+                            float one = SCALED ? xs[r][at - base] : x[r * stride + at];            \
+                            acc[c][r] = fma((float16)(one), weight, acc[c][r]);                    \
+                        }                                                                          \
+                    }                                                                              \
+                }                                                                                  \
+                _Pragma("unroll") for (int c = 0; c < 4 / N; c++)                                  \
+                    _Pragma("unroll") for (int r = 0; r < N; r++)                                  \
+                        sums[chain + c][r] = acc[c][r];                                            \
+            }                                                                                      \
+        }                                                                                          \
+        for (size_t i = whole; i < k; i++)                                                         \
+            for (int r = 0; r < N; r++) {                                                          \
+                float one = SCALED ? x[r * stride + i] * g[i] : x[r * stride + i];                 \
+                sums[0][r] = fma((float16)(one), LOAD(i, w), sums[0][r]);                          \
+            }                                                                                      \
+        for (int r = 0; r < N; r++)                                                                \
+            y[r] = (sums[0][r] + sums[1][r]) + (sums[2][r] + sums[3][r]);                          \
+    }
+#define DEFINE_ROWS(N, NAME, TYPE, LOAD)                                                           \
+    DEFINE_ROWS_OF(plain_of_##NAME##_##N, N, TYPE, LOAD, 0)                                        \
+    DEFINE_ROWS_OF(scaled_##NAME##_##N, N, TYPE, LOAD, 1)                                          \
+    static void plain_##NAME##_##N(__global const float *x, size_t stride, __global const TYPE *w, \
+                                   uint k, size_t ahead, float16 *y)                               \
+    {                                                                                              \
+        plain_of_##NAME##_##N(x, stride, x, w, k, ahead, y);                                       \
+    }
+#endif
 
 /* y [rows] of a panel of a float type; four rows at a time, for which the panel comes from memory
  * once and then from the cache, while memory gives the next one. */

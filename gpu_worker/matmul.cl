@@ -17,27 +17,42 @@
      ((k) / 4 +                                                                                    \
       (k) / 32 * FIELDS)) /* words of a tile: [k / 4][ROWS], then [k / 32][FIELDS][ROWS] */
 
+/* SUM_ROWS x SUM_PANELS panels at a time: as many sums as the device has registers for. */
 #define DEFINE_PAIR(NAME, TYPE, LOAD)                                                              \
+    static void part_##NAME(__global const float *a, __global const TYPE *w0,                      \
+                            __global const TYPE *w1, uint k, float16 *acc0, float16 *acc1)         \
+    {                                                                                              \
+        float16 sums[SUM_PANELS][SUM_ROWS];                                                        \
+        _Pragma("unroll") for (int r = 0; r < SUM_ROWS; r++)                                       \
+        {                                                                                          \
+            sums[0][r] = sums[SUM_PANELS - 1][r] = (float16)(0.0f);                                \
+        }                                                                                          \
+        for (uint i = 0; i < k; i++) {                                                             \
+            float16 v0 = LOAD(i, w0), v1 = SUM_PANELS == 2 ? LOAD(i, w1) : v0;                     \
+            _Pragma("unroll") for (int r = 0; r < SUM_ROWS; r++)                                   \
+            {                                                                                      \
+                float16 x = (float16)(a[(size_t)i * ROWS + r]);                                    \
+                sums[0][r] = fma(x, v0, sums[0][r]);                                               \
+                if (SUM_PANELS == 2)                                                               \
+                    sums[SUM_PANELS - 1][r] = fma(x, v1, sums[SUM_PANELS - 1][r]);                 \
+            }                                                                                      \
+        }                                                                                          \
+        _Pragma("unroll") for (int r = 0; r < SUM_ROWS; r++)                                       \
+        {                                                                                          \
+            acc0[r] = sums[0][r];                                                                  \
+            if (SUM_PANELS == 2)                                                                   \
+                acc1[r] = sums[SUM_PANELS - 1][r];                                                 \
+        }                                                                                          \
+    }                                                                                              \
     static void pair_##NAME(__global const float *a, __global const uchar *panel0,                 \
                             __global const uchar *panel1, uint k, float16 *acc0, float16 *acc1)    \
     {                                                                                              \
         __global const TYPE *w0 = (__global const TYPE *)panel0,                                   \
                             *w1 = (__global const TYPE *)panel1;                                   \
-        float16 sum0[ROWS], sum1[ROWS];                                                            \
-        _Pragma("unroll") for (int r = 0; r < ROWS; r++) sum0[r] = sum1[r] = (float16)(0.0f);      \
-        for (uint i = 0; i < k; i++) {                                                             \
-            float16 v0 = LOAD(i, w0), v1 = LOAD(i, w1);                                            \
-            _Pragma("unroll") for (int r = 0; r < ROWS; r++)                                       \
-            {                                                                                      \
-                float16 x = (float16)(a[(size_t)i * ROWS + r]);                                    \
-                sum0[r] = fma(x, v0, sum0[r]);                                                     \
-                sum1[r] = fma(x, v1, sum1[r]);                                                     \
-            }                                                                                      \
-        }                                                                                          \
-        _Pragma("unroll") for (int r = 0; r < ROWS; r++)                                           \
-        {                                                                                          \
-            acc0[r] = sum0[r];                                                                     \
-            acc1[r] = sum1[r];                                                                     \
+        for (int r = 0; r < ROWS; r += SUM_ROWS) {                                                 \
+            part_##NAME(a + r, w0, w1, k, acc0 + r, acc1 + r);                                     \
+            if (SUM_PANELS == 1)                                                                   \
+                part_##NAME(a + r, w1, w1, k, acc1 + r, acc1 + r);                                 \
         }                                                                                          \
     }
 #if HAS(F32)

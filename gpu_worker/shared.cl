@@ -32,6 +32,17 @@ typedef uint16 uints;
 #define CONVERT(type)         convert_##type##16
 #endif
 
+/* How many sums a tile of the prefill has in registers at a time: SUM_ROWS of its ROWS rows times
+ * SUM_PANELS panels of 16. WIDE_VECTORS: the device has vectors of 16 floats (AVX-512: 32 registers
+ * of them), else of fewer (AVX2: 16 registers of 8). */
+#if WIDE_VECTORS
+#define SUM_ROWS   ROWS
+#define SUM_PANELS 2
+#else
+#define SUM_ROWS   (ROWS / 2)
+#define SUM_PANELS 1
+#endif
+
 static float add_lanes(float16 v)
 {
     float8 a = v.lo + v.hi;

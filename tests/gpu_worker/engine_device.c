@@ -27,15 +27,27 @@ int device_close(void **state)
     return 0;
 }
 
-static struct engine *create(const struct random_model *m, bool shares_memory, bool groups)
+static struct engine *create_on(const struct random_model *m, const struct cldevice *d)
 {
     struct hill_why why = {0};
     struct engine *engine = NULL;
+    RUN_CHECK(engine_create(&engine, d, m->file, &m->hp, &why));
+    return engine;
+}
+
+static struct engine *create(const struct random_model *m, bool shares_memory, bool groups)
+{
     struct cldevice d = device;
     d.shares_memory = device.shares_memory && shares_memory;
     d.has_groups = groups;
-    RUN_CHECK(engine_create(&engine, &d, m->file, &m->hp, &why));
-    return engine;
+    return create_on(m, &d);
+}
+
+struct engine *make_engine_of_other_vectors(const struct random_model *m)
+{
+    struct cldevice d = device;
+    d.vector_floats = device.vector_floats >= 16 ? 8 : 16;
+    return create_on(m, &d);
 }
 
 struct engine *make_engine_on(const struct random_model *m, bool own_memory)

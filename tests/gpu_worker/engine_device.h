@@ -25,3 +25,7 @@ struct engine *make_engine_with(const struct random_model *m, bool groups);
 
 /* Random ones. */
 void make_tokens(uint32_t *tokens, uint32_t n, uint32_t n_vocab, uint64_t seed);
+
+/* With the kernels for vectors of 16 floats where the device has narrower ones, and the other way
+ * round. */
+struct engine *make_engine_of_other_vectors(const struct random_model *m);

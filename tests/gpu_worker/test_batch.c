@@ -240,6 +240,37 @@ static void with_half_precision_weights_too(void **state)
     compare_with_alone(&s, 60, 2, AS_IT_IS);
 }
 
+/* Prompts, too, have the bits that kernels for registers of another number and width give. */
+static void with_the_vectors_of_another_cpu(void **state)
+{
+    (void)state;
+    static struct bed b;
+    static struct lane again;
+    struct random_shape s = base_shape;
+    s.type = GGUF_TENSOR_F16;
+    s.n_embd = 50;
+    s.n_ff = 71;
+    memset(&b, 0, sizeof b);
+    open_bed(&b, &s, 60, 2, AS_IT_IS);
+    engine_destroy(b.engine);
+    b.engine = make_engine_of_other_vectors(&b.m);
+    configure(&b, 1);
+    for (uint32_t i = 0; i < LANES; i++) {
+        struct lane *l = &b.lanes[i];
+        size_t bytes = (size_t)l->prompt * b.entry_bytes;
+        memcpy(&again, l, sizeof again);
+        for (uint32_t layer = 0; layer < s.n_layers; layer++)
+            again.entries[layer] = calloc(CAPACITY, b.entry_bytes);
+        prefill(&b, &again);
+        for (uint32_t layer = 0; layer < s.n_layers; layer++) {
+            assert_memory_equal(again.entries[layer], l->entries[layer], bytes);
+            free(again.entries[layer]);
+        }
+    }
+    run_together(&b, LANES);
+    close_bed(&b);
+}
+
 static void with_odd_heads_and_one_kv_head(void **state)
 {
     (void)state;
@@ -486,6 +517,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_give_the_bits_they_give_alone),
         cmocka_unit_test(with_half_precision_weights_too),
+        cmocka_unit_test(with_the_vectors_of_another_cpu),
         cmocka_unit_test(with_odd_heads_and_one_kv_head),
         cmocka_unit_test(with_lists_of_more_than_a_tile),
         cmocka_unit_test(on_a_device_with_memory_of_its_own),
