@@ -17,8 +17,9 @@
      ((k) / 4 +                                                                                    \
       (k) / 32 * FIELDS)) /* words of a tile: [k / 4][ROWS], then [k / 32][FIELDS][ROWS] */
 
-/* SUM_ROWS x SUM_PANELS panels at a time: as many sums as the device has registers for. */
-#define PARTS (2 * ROWS / (SUM_ROWS * SUM_PANELS)) /* 1, or both halves of the rows for each panel */
+/* SUM_ROWS x SUM_PANELS panels at a time: as many sums as the device has registers for. PARTS: 1,
+ * or 4, both halves of the rows for each panel. */
+#define PARTS (2 * ROWS / (SUM_ROWS * SUM_PANELS))
 #define DEFINE_PAIR(NAME, TYPE, LOAD)                                                              \
     static void part_##NAME(__global const float *a, __global const TYPE *w0,                      \
                             __global const TYPE *w1, uint k, float16 *acc0, float16 *acc1)         \
