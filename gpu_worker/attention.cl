@@ -205,6 +205,7 @@ static void score_tile(__global const float *q, __global const half *kt, uint ke
     for (int c = 0; c < KEYS / 16; c += SUM_PANELS) {
         __global const half *k0 = kt + (size_t)c * 16 * HEAD_DIM,
                             *k1 = k0 + (SUM_PANELS - 1) * 16 * HEAD_DIM;
+#pragma nounroll
         for (int row0 = 0; row0 < ROWS; row0 += SUM_ROWS) {
             float16 acc[SUM_PANELS][SUM_ROWS];
 #pragma unroll
@@ -273,12 +274,14 @@ DEFINE_VALUES(values_2, 2)
 static void value_tile(const float *p, const float *alpha, __global const half *v, uint n_keys,
                        float16 *o)
 {
+#pragma nounroll
     for (int row0 = 0; row0 < ROWS; row0 += SUM_ROWS) {
         int j = 0;
 #if SUM_PANELS == 2
         for (; j + 1 < VECTORS; j += 2)
             values_2(p, alpha, v, n_keys, j, row0, o);
 #endif
+#pragma nounroll
         for (; j < VECTORS; j++)
             values_1(p, alpha, v, n_keys, j, row0, o);
     }

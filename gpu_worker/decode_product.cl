@@ -99,8 +99,8 @@
         EACH_OF_##N(ROW_END)                                                                       \
     }
 #else
-/* With 16 registers of 8 floats some of the four sums of each row at a time: over BLOCK places, then
- * the next of them over the same places. */
+/* With 16 registers of 8 floats some of the four sums of each row at a time: over BLOCK places,
+ * then the next of them over the same places. */
 #define BLOCK     64
 #define DEFINE_ROWS_OF(FUNCTION, N, TYPE, LOAD, SCALED)                                            \
     static void FUNCTION(__global const float *x, size_t stride, __global const float *g,          \
@@ -116,7 +116,8 @@
             for (size_t v = base / 16; SCALED && v < (end + 15) / 16; v++)                         \
                 for (int r = 0; r < N; r++)                                                        \
                     vstore16(vload16(v, x + r * stride) * vload16(v, g), v - base / 16, xs[r]);    \
-            for (int chain = 0; chain < 4; chain += 4 / N) {                                       \
+            _Pragma("nounroll") for (int chain = 0; chain < 4; chain += 4 / N)                     \
+            {                                                                                      \
                 float16 acc[4 / N][N];                                                             \
                 _Pragma("unroll") for (int c = 0; c < 4 / N; c++)                                  \
                     _Pragma("unroll") for (int r = 0; r < N; r++)                                  \

@@ -109,9 +109,8 @@ static void write_options(const struct engine *e, enum program program, int dot,
     const struct model_hparams *hp = &e->hp;
     /* attention has shared.cl's activation, too, and does not call it */
     int activation = program == PROGRAM_ATTENTION ? 0 : (int)hp->arch->activation;
-    int used =
-        snprintf(options, size, "-cl-std=CL1.2 -DROWS=%u -DACTIVATION=%d -DWIDE_VECTORS=%d",
-                 TILE_ROWS, activation, e->device.vector_floats >= 16);
+    int used = snprintf(options, size, "-cl-std=CL1.2 -DROWS=%u -DACTIVATION=%d -DWIDE_VECTORS=%d",
+                        TILE_ROWS, activation, e->device.vector_floats >= 16);
     if (program != PROGRAM_ATTENTION)
         used += snprintf(options + used, size - (size_t)used, " -DTYPES=%uu -DHILL_DOT=%d",
                          e->types, dot);

@@ -17,7 +17,9 @@
      ((k) / 4 +                                                                                    \
       (k) / 32 * FIELDS)) /* words of a tile: [k / 4][ROWS], then [k / 32][FIELDS][ROWS] */
 
-/* SUM_ROWS x SUM_PANELS panels at a time: as many sums as the device has registers for. */
+/* SUM_ROWS x SUM_PANELS panels at a time: as many sums as the device has registers for. PARTS: 1,
+ * or 4, both halves of the rows for each panel. */
+#define PARTS (2 * ROWS / (SUM_ROWS * SUM_PANELS))
 #define DEFINE_PAIR(NAME, TYPE, LOAD)                                                              \
     static void part_##NAME(__global const float *a, __global const TYPE *w0,                      \
                             __global const TYPE *w1, uint k, float16 *acc0, float16 *acc1)         \
@@ -49,10 +51,11 @@
     {                                                                                              \
         __global const TYPE *w0 = (__global const TYPE *)panel0,                                   \
                             *w1 = (__global const TYPE *)panel1;                                   \
-        for (int r = 0; r < ROWS; r += SUM_ROWS) {                                                 \
-            part_##NAME(a + r, w0, w1, k, acc0 + r, acc1 + r);                                     \
-            if (SUM_PANELS == 1)                                                                   \
-                part_##NAME(a + r, w1, w1, k, acc1 + r, acc1 + r);                                 \
+        _Pragma("nounroll") for (int turn = 0; turn < PARTS; turn++)                               \
+        {                                                                                          \
+            int row = turn * SUM_ROWS % ROWS;                                                      \
+            part_##NAME(a + row, turn < 2 ? w0 : w1, w1, k,                                        \
+                        (turn < 2 ? acc0 : acc1) + row, acc1 + row);                               \
         }                                                                                          \
     }
 #if HAS(F32)

@@ -104,46 +104,61 @@ INLINE float16 load_f16(size_t i, __global const half *p)
 #endif
 
 #if LANES == 1
-INLINE int dot4(int sum, uint codes, X_SPACE const uint *x, const int bits)
+INLINE int dot4(int sum, uint codes, X_SPACE const uint *x)
 {
     int4 products = convert_int4(as_uchar4(codes)) * convert_int4(as_char4(*x));
     return sum + (products.x + products.y) + (products.z + products.w);
 }
 #elif HILL_DOT == 3 && defined(__AVX512F__)
-INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bits)
+INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x)
 {
     /* the compiler may take the processor for an older one, which is why this is no builtin */
     __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(codes), "m"(*x));
     return sum;
 }
 #elif HILL_DOT >= 2 && defined(__AVX512BW__) && __has_builtin(__builtin_ia32_pmaddubsw512)
+#define PAIRS
 typedef char bytes64 __attribute__((__vector_size__(64)));
 typedef short words32 __attribute__((__vector_size__(64)));
-INLINE int16 add_pairs(uint16 codes, uint16 x, uint weight)
+INLINE words32 multiply_pairs(uint16 codes, uint16 x)
+{
+    return (words32)__builtin_ia32_pmaddubsw512(__builtin_astype(codes, bytes64),
+                                                __builtin_astype(x, bytes64));
+}
+INLINE int16 add_pairs(words32 pairs, uint weight)
 {
     words32 weights = __builtin_astype((uint16)(weight * 0x10001u), words32);
-    words32 pairs = (words32)__builtin_ia32_pmaddubsw512(__builtin_astype(codes, bytes64),
-                                                         __builtin_astype(x, bytes64));
     return __builtin_astype(__builtin_ia32_pmaddwd512(pairs, weights), int16);
 }
-#define PAIRS
 #elif HILL_DOT >= 1 && defined(__AVX2__) && __has_builtin(__builtin_ia32_pmaddubsw256)
+#define PAIRS
 typedef char bytes32 __attribute__((__vector_size__(32)));
 typedef short words16 __attribute__((__vector_size__(32)));
-INLINE int8 add_half(uint8 codes, uint8 x, uint weight)
+typedef short words32 __attribute__((__vector_size__(64)));
+INLINE int8 multiply_half(uint8 codes, uint8 x)
+{
+    return __builtin_astype(__builtin_ia32_pmaddubsw256(__builtin_astype(codes, bytes32),
+                                                        __builtin_astype(x, bytes32)),
+                            int8);
+}
+INLINE words32 multiply_pairs(uint16 codes, uint16 x)
+{
+    return __builtin_astype(
+        (int16)(multiply_half(codes.lo, x.lo), multiply_half(codes.hi, x.hi)), words32);
+}
+INLINE int8 add_half(int8 pairs, uint weight)
 {
     words16 weights = __builtin_astype((uint8)(weight * 0x10001u), words16);
-    words16 pairs = (words16)__builtin_ia32_pmaddubsw256(__builtin_astype(codes, bytes32),
-                                                         __builtin_astype(x, bytes32));
-    return __builtin_astype(__builtin_ia32_pmaddwd256(pairs, weights), int8);
+    return __builtin_astype(
+        __builtin_ia32_pmaddwd256(__builtin_astype(pairs, words16), weights), int8);
 }
-INLINE int16 add_pairs(uint16 codes, uint16 x, uint weight)
+INLINE int16 add_pairs(words32 pairs, uint weight)
 {
-    return (int16)(add_half(codes.lo, x.lo, weight), add_half(codes.hi, x.hi, weight));
+    int16 v = __builtin_astype(pairs, int16);
+    return (int16)(add_half(v.lo, weight), add_half(v.hi, weight));
 }
-#define PAIRS
 #else
-INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bits)
+INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x)
 {
     char4 q = as_char4(*x);
     sum += convert_int16(codes & 255u) * (int)q.x;
@@ -153,17 +168,39 @@ INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bit
 }
 #endif
 
-#ifdef PAIRS
-/* Two products are added in 16 bits first: codes of 7 bits and less cannot overflow them, others go
- * in halves. */
-INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x, const int bits)
+/* sum + the codes' products in w [words] with activations, which are `stride` words apart. */
+INLINE ints dot_words(ints sum, const uints *w, const int words, X_SPACE const uint *x,
+                      size_t stride, const int bits)
 {
-    uint16 q = (uint16)(*x);
-    if (bits < 8)
-        return sum + add_pairs(codes, q, 1);
-    return sum + add_pairs(codes & 0x0f0f0f0fu, q, 1) + add_pairs(codes >> 4 & 0x0f0f0f0fu, q, 16);
-}
+#ifdef PAIRS
+    /* Products are added in 16 bits first. One pair is 2 * (2^bits - 1) * 127 at most: as many are
+     * added as stay below 2^15. Codes of 8 bits go in halves of 4. */
+    const int most = bits == 8 || bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+    const int span = most < words ? most : words;
+#pragma unroll
+    for (int g = 0; g < words; g += span) {
+        words32 low, high;
+#pragma unroll
+        for (int i = g; i < g + span; i++) {
+            uint16 q = (uint16)(x[i * stride]);
+            words32 a = multiply_pairs(bits == 8 ? w[i] & 0x0f0f0f0fu : w[i], q);
+            low = i == g ? a : low + a;
+            if (bits == 8) {
+                words32 b = multiply_pairs(w[i] >> 4 & 0x0f0f0f0fu, q);
+                high = i == g ? b : high + b;
+            }
+        }
+        sum += add_pairs(low, 1);
+        if (bits == 8)
+            sum += add_pairs(high, 16);
+    }
+#else
+#pragma unroll
+    for (int g = 0; g < words; g++)
+        sum = dot4(sum, w[g], x + g * stride);
 #endif
+    return sum;
+}
 
 /* ---- codes ---- */
 
@@ -282,13 +319,10 @@ INLINE void add_part(const int rows, const int bits, const int zero, const int t
         X_SPACE const uint *q = words + r * x.row_stride;
         ints first = (ints)(zero ? zero * (int)FIELD(halves ? MINUS_FIRST : MINUS_SUM, r) : 0);
         ints last = (ints)(zero ? zero * (int)FIELD(MINUS_LAST, r) : 0);
-#pragma unroll
-        for (int g = 0; g < 8; g++) {
-            if (halves && g >= 4)
-                last = dot4(last, w[g], q + g * x.word_stride, table ? 8 : bits);
-            else
-                first = dot4(first, w[g], q + g * x.word_stride, table ? 8 : bits);
-        }
+        const int first_words = halves ? 4 : 8, code_bits = table ? 8 : bits;
+        first = dot_words(first, w, first_words, q, x.word_stride, code_bits);
+        if (halves)
+            last = dot_words(last, w + 4, 4, q + 4 * x.word_stride, x.word_stride, code_bits);
         floats t = CONVERT(float)(first) * s0;
         if (halves)
             t = fma(CONVERT(float)(last), s1, t);

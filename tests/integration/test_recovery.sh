@@ -12,7 +12,7 @@ model=$work/random.gguf
     --vocab 512 --type f16 -s 7 -o "$model" || fail "mkmodel"
 head -c 700 "$text" | tail -c 500 >"$work/prompt0"
 head -c 5000 "$text" >"$work/prompt1" # some hundred units of some milliseconds
-predict=(600 20)
+predict=(900 20)
 
 ask() { # NUMBER OUTPUT
     local prompt=$work/prompt$1 out=$2
@@ -68,6 +68,7 @@ damage() { head -c "$3" /dev/zero | tr '\0' '\245' | dd of="$1" bs=1 seek="$2" c
 # spoil_and_kill COMMAND...: the scorer is stopped, this is done, and it dies
 spoil_and_kill() {
     local gpu_worker
+    wait_for 20 has_entries || fail "no pipeline with entries" # where an answer came before, the last death may not be over
     gpu_worker=$(worker_pid gpu_worker)
     signal_worker STOP gpu_worker # nothing of it is used meanwhile
     signal_worker STOP cpu_scorer
@@ -86,6 +87,7 @@ spoilt() {
 }
 
 hot_segment() { find /dev/shm -name "$(segments | tr ' ' '\n' | grep -- '-hot$')"; }
+has_entries() { ready && [ -n "$(hot_segment)" ]; }
 spoil_words() { # of each sequence: words of 3 layers of 8192 tokens come first
     for n in 0 1 2; do damage "$(hot_segment)" $((4096 + 192 + n * 3 * 8192 * 4)) $((4 * $1)); done
 }
