@@ -3,8 +3,8 @@
  *
  * Prefill: exact causal attention with an online softmax; keys are walked in tiles of KEYS
  * positions from 0, so that a query's result depends on its position alone. A work item owns SUBS
- * row tiles of ROWS queries of one head: both products keep ROWS x 32 results in registers, as in
- * matmul.cl.
+ * row tiles of ROWS queries of one head: both products keep as many results in registers as
+ * shared.cl says.
  *     q   [N_HEADS][tiles][HEAD_DIM][ROWS]     packed queries of a chunk, F32
  *     kt  [N_KV_HEADS][panels][HEAD_DIM][16]   keys of the layer, FP16, 16 positions side by side
  *     v   [N_KV_HEADS][16 * panels][PADDED_DIM] values of the layer, FP16

@@ -36,7 +36,7 @@
 
 /*
  * The same of several rows of x, `stride` apart: a weight is loaded and widened once for them. x
- * times g is computed for 16 places at a time; x and g are padded. Weights `ahead` of these are
+ * times g is computed for some places at a time; x and g are padded. Weights `ahead` of these are
  * called to the cache: the next panel's, while this one's are there already.
  */
 #define PREFETCH_WEIGHTS(p)                                                                        \
@@ -99,20 +99,20 @@
         EACH_OF_##N(ROW_END)                                                                       \
     }
 #else
-/* With 16 registers of 8 floats some of the four sums of each row at a time: over BLOCK places,
- * then the next of them over the same places. */
-#define BLOCK     64
+/* With 16 registers of 8 floats some of the four sums of each row at a time: over
+ * CHAIN_BLOCK places, then the next of them over the same places. N: 2 or 4. */
+#define CHAIN_BLOCK 64
 #define DEFINE_ROWS_OF(FUNCTION, N, TYPE, LOAD, SCALED)                                            \
     static void FUNCTION(__global const float *x, size_t stride, __global const float *g,          \
                          __global const TYPE *w, uint k, size_t ahead, float16 *y)                 \
     {                                                                                              \
         float16 sums[4][N];                                                                        \
-        float xs[N][BLOCK];                                                                        \
+        float xs[N][CHAIN_BLOCK];                                                                  \
         for (int r = 0; r < N; r++)                                                                \
             sums[0][r] = sums[1][r] = sums[2][r] = sums[3][r] = (float16)(0.0f);                   \
         size_t whole = k & ~3u;                                                                    \
-        for (size_t base = 0; base < whole; base += BLOCK) {                                       \
-            size_t end = min(base + BLOCK, whole);                                                 \
+        for (size_t base = 0; base < whole; base += CHAIN_BLOCK) {                                 \
+            size_t end = min(base + CHAIN_BLOCK, whole);                                           \
             for (size_t v = base / 16; SCALED && v < (end + 15) / 16; v++)                         \
                 for (int r = 0; r < N; r++)                                                        \
                     vstore16(vload16(v, x + r * stride) * vload16(v, g), v - base / 16, xs[r]);    \

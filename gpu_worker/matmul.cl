@@ -2,10 +2,10 @@
  * matmul.cl - products of many rows with a weight matrix (prefill). Follows product.cl, which has
  * the tensor types.
  *
- * One work item computes ROWS x 32 results: two panels. Of F32, F16 and BF16 weights it keeps all
- * of them in registers, and its sum runs over k = 0, 1, 2, ...; of quantised weights it takes one
- * panel after the other, block after block. So a result does not depend on where its row lies, nor
- * on the rows beside it.
+ * One work item computes ROWS x 32 results: two panels. Of F32, F16 and BF16 weights it keeps as
+ * many of them in registers as shared.cl says, and its sum runs over k = 0, 1, 2, ...; of
+ * quantised weights it takes one panel after the other, block after block. So a result does not
+ * depend on where its row lies, nor on the rows beside it.
  * Rows come packed: a [tiles][stride][ROWS], ROWS consecutive rows side by side; for quantised
  * weights also as quantise_rows gives them. Weights come packed as pack.h says, an even number of
  * panels. Index 0 of the range is the row tile (it runs fastest: the two panels stay in cache),
@@ -17,8 +17,8 @@
      ((k) / 4 +                                                                                    \
       (k) / 32 * FIELDS)) /* words of a tile: [k / 4][ROWS], then [k / 32][FIELDS][ROWS] */
 
-/* SUM_ROWS x SUM_PANELS panels at a time: as many sums as the device has registers for. PARTS: 1,
- * or 4, both halves of the rows for each panel. */
+/* SUM_ROWS rows times SUM_PANELS panels at a time. PARTS: 1, or 4, both halves of the rows for each
+ * panel. */
 #define PARTS (2 * ROWS / (SUM_ROWS * SUM_PANELS))
 #define DEFINE_PAIR(NAME, TYPE, LOAD)                                                              \
     static void part_##NAME(__global const float *a, __global const TYPE *w0,                      \

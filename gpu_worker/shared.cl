@@ -32,15 +32,21 @@ typedef uint16 uints;
 #define CONVERT(type)         convert_##type##16
 #endif
 
-/* How many sums a tile of the prefill has in registers at a time: SUM_ROWS of its ROWS rows times
- * SUM_PANELS panels of 16. WIDE_VECTORS: the device has vectors of 16 floats (AVX-512: 32 registers
- * of them), else of fewer (AVX2: 16 registers of 8). */
-#if WIDE_VECTORS
+/* How many sums of F32, F16 and BF16 weights, and of attention, a tile of the prefill has in
+ * registers at a time: SUM_ROWS of its ROWS rows times SUM_PANELS panels of 16. WIDE_VECTORS: the
+ * device has vectors of 16 floats (AVX-512: 32 registers of them), else 0: of fewer (AVX2: 16
+ * registers of 8). */
+#ifndef WIDE_VECTORS
+#error "WIDE_VECTORS is 0 or 1"
+#elif WIDE_VECTORS
 #define SUM_ROWS   ROWS
 #define SUM_PANELS 2
 #else
 #define SUM_ROWS   (ROWS / 2)
 #define SUM_PANELS 1
+#endif
+#if ROWS % 2
+#error "a tile's rows have two halves"
 #endif
 
 static float add_lanes(float16 v)

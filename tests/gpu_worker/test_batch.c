@@ -248,10 +248,11 @@ static void with_the_vectors_of_another_cpu(void **state)
     static struct lane again;
     struct random_shape s = base_shape;
     s.type = GGUF_TENSOR_F16;
-    s.n_embd = 50;
+    s.n_embd = 150; /* more than a block of places, and no whole one */
     s.n_ff = 71;
+    s.head_dim = s.rope_dims = 40; /* three vectors */
     memset(&b, 0, sizeof b);
-    open_bed(&b, &s, 60, 2, AS_IT_IS);
+    open_bed(&b, &s, CAPACITY - STEPS - 1, 2, AS_IT_IS); /* tiles of 64 keys */
     engine_destroy(b.engine);
     b.engine = make_engine_of_other_vectors(&b.m);
     configure(&b, 1);

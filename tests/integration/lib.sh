@@ -15,6 +15,9 @@ run_dir=$work/run
 state_dir=$work/state
 export HILL_EXACT_BELOW=0 # short contexts are selected from, too: test_exact.sh has the default
 export HILL_NO_PREFIX_CACHE=true # a prompt that comes again is computed again: test_prefix.sh has the default
+# Requests here are as long as it takes to do something meanwhile with these kernels, the slower ones of a CPU with AVX2
+export HILL_TEST_VECTORS=${HILL_TEST_VECTORS-16}
+[ -n "$HILL_TEST_VECTORS" ] || unset HILL_TEST_VECTORS
 export HILL_LOG_LEVEL=${HILL_LOG_LEVEL:-warn}
 export POCL_CACHE_DIR=${POCL_CACHE_DIR:-$PWD/build/pocl-cache} # built kernels, apart from the user's
 mkdir -p "$POCL_CACHE_DIR"

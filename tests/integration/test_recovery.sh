@@ -12,7 +12,7 @@ model=$work/random.gguf
     --vocab 512 --type f16 -s 7 -o "$model" || fail "mkmodel"
 head -c 700 "$text" | tail -c 500 >"$work/prompt0"
 head -c 5000 "$text" >"$work/prompt1" # some hundred units of some milliseconds
-predict=(900 20)
+predict=(1500 20)
 
 ask() { # NUMBER OUTPUT
     local prompt=$work/prompt$1 out=$2
@@ -23,11 +23,13 @@ state_of() { status | jq -r '[.requests[] | "\(.predicted_tokens > 4) \(.predict
 in_answer() { [ "$(state_of)" = "true false" ]; }
 in_prompt() { [ "$(state_of)" = "false true" ]; }
 in_both() { [ "$(state_of)" = "true false false true" ]; }
+restarts() { status | jq '[.workers[].restarts] | add'; }
+restarted() { ready && [ "$(restarts)" -gt "$1" ]; } # DEATHS before
 attempts() { jq .recovery.attempts "$1"; }
 
 # begun STATE NUMBERS COMMAND...: it is done while these requests are in that state; again, where an answer was there before
 begun() {
-    local state=$1 numbers=$2 try n requests once
+    local state=$1 numbers=$2 try n requests once deaths
     shift 2
     for ((try = 1; try <= 15; try++)); do
         requests=() once=""
@@ -37,11 +39,13 @@ begun() {
             requests+=($!)
         done
         until $state || ! kill -0 "${requests[@]}" 2>/dev/null; do :; done
+        deaths=$(restarts)
         "$@"
         wait "${requests[@]}" || fail "$*: $(cat "$work"/out*.err)"
         for n in $numbers; do [ "$(attempts "$work/out$n")" != 1 ] || once=$n; done
         [ -n "$once" ] || return 0
         echo "again: an answer came before the death (try $try)"
+        wait_for 20 restarted "$deaths" # or the next request would be the one that the death meets
     done
     fail "$*: every answer came before the death"
 }
@@ -68,7 +72,7 @@ damage() { head -c "$3" /dev/zero | tr '\0' '\245' | dd of="$1" bs=1 seek="$2" c
 # spoil_and_kill COMMAND...: the scorer is stopped, this is done, and it dies
 spoil_and_kill() {
     local gpu_worker
-    wait_for 20 has_entries || fail "no pipeline with entries" # where an answer came before, the last death may not be over
+    wait_for 20 has_segment || fail "no pipeline with a hot segment" # where an answer came before, the last death may not be over
     gpu_worker=$(worker_pid gpu_worker)
     signal_worker STOP gpu_worker # nothing of it is used meanwhile
     signal_worker STOP cpu_scorer
@@ -86,8 +90,9 @@ spoilt() {
     expect "$name: began anew" "$(jq -c '.recovery | [.attempts > 1, .units_repeated > 0]' "$work/out0")" "[true,true]"
 }
 
-hot_segment() { find /dev/shm -name "$(segments | tr ' ' '\n' | grep -- '-hot$')"; }
-has_entries() { ready && [ -n "$(hot_segment)" ]; }
+# Of the newest epoch: while a worker is started again there may be two.
+hot_segment() { find /dev/shm -name "$(segments | tr ' ' '\n' | grep -- '-hot$' | sort -t- -k3,3n | tail -n 1)"; }
+has_segment() { ready && [ -n "$(hot_segment)" ]; }
 spoil_words() { # of each sequence: words of 3 layers of 8192 tokens come first
     for n in 0 1 2; do damage "$(hot_segment)" $((4096 + 192 + n * 3 * 8192 * 4)) $((4 * $1)); done
 }

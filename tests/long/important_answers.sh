@@ -66,7 +66,7 @@ down
 echo "$count items: right computed whole $right_whole, by important tokens $right_select; by one alone $whole_alone and $select_alone;" \
     "the same text $same_text; loaded before the first token $loaded bytes of $all"
 if [ $((loaded * 2)) -le "$all" ]; then goal=met; else goal=missed; fi
-echo "the goal, half of the bytes of full reuse: $goal, $((loaded * 1000 / all)) of 1000"
+echo "the goal, half of the bytes of full reuse: $goal, $((loaded * 1000 / (all ? all : 1))) of 1000"
 [ $((loaded * 10)) -le $((all * 7)) ] || fail "more than 0.7 of the bytes of full reuse"
 if [ $(((whole_alone + select_alone) * 50)) -le $((2 * count)) ]; then goal=met; else goal=missed; fi
 echo "the goal, 2 of 50 items right in one way alone: $goal, $((whole_alone + select_alone)) of $count"
