@@ -99,8 +99,8 @@
         EACH_OF_##N(ROW_END)                                                                       \
     }
 #else
-/* With 16 registers of 8 floats some of the four sums of each row at a time: over
- * CHAIN_BLOCK places, then the next of them over the same places. N: 2 or 4. */
+/* For 16 registers of 8 floats. Of each row's four sums, 4 / N (N rows: 2 or 4) are added up over
+ * CHAIN_BLOCK places, then the next sums over these places again. */
 #define CHAIN_BLOCK 64
 #define DEFINE_ROWS_OF(FUNCTION, N, TYPE, LOAD, SCALED)                                            \
     static void FUNCTION(__global const float *x, size_t stride, __global const float *g,          \

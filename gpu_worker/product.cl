@@ -173,8 +173,8 @@ INLINE ints dot_words(ints sum, const uints *w, const int words, X_SPACE const u
                       size_t stride, const int bits)
 {
 #ifdef PAIRS
-    /* Products are added in 16 bits first. One pair is 2 * (2^bits - 1) * 127 at most: as many are
-     * added as stay below 2^15. Codes of 8 bits go in halves of 4. */
+    /* Products are added in 16 bits first. A pair's sum is 2 * (2^bits - 1) * 127 at most: as many
+     * pairs are added as stay below 2^15. Codes of 8 bits are taken as two of 4 bits. */
     const int most = bits == 8 || bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
     const int span = most < words ? most : words;
 #pragma unroll

@@ -15,7 +15,8 @@ run_dir=$work/run
 state_dir=$work/state
 export HILL_EXACT_BELOW=0 # short contexts are selected from, too: test_exact.sh has the default
 export HILL_NO_PREFIX_CACHE=true # a prompt that comes again is computed again: test_prefix.sh has the default
-# Requests here are as long as it takes to do something meanwhile with these kernels, the slower ones of a CPU with AVX2
+# The kernels for vectors of 16 floats on any CPU: with the faster ones of a CPU with AVX2 some requests end before a script does
+# what it does beside them. An empty HILL_TEST_VECTORS: the kernels for this device.
 export HILL_TEST_VECTORS=${HILL_TEST_VECTORS-16}
 [ -n "$HILL_TEST_VECTORS" ] || unset HILL_TEST_VECTORS
 export HILL_LOG_LEVEL=${HILL_LOG_LEVEL:-warn}

@@ -32,14 +32,13 @@ begun() {
     local state=$1 numbers=$2 try n requests once deaths
     shift 2
     for ((try = 1; try <= 15; try++)); do
-        requests=() once=""
+        requests=() once="" deaths=$(restarts)
         for n in $numbers; do
             [ ${#requests[@]} -eq 0 ] || until in_answer || ! kill -0 "${requests[0]}" 2>/dev/null; do :; done
             ask "$n" "$work/out$n" &
             requests+=($!)
         done
         until $state || ! kill -0 "${requests[@]}" 2>/dev/null; do :; done
-        deaths=$(restarts)
         "$@"
         wait "${requests[@]}" || fail "$*: $(cat "$work"/out*.err)"
         for n in $numbers; do [ "$(attempts "$work/out$n")" != 1 ] || once=$n; done

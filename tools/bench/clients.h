@@ -26,8 +26,8 @@ struct bench_client {
     bool over;
 };
 
-/* Ask for `predict` tokens after the prompt NAME.txt, which is read also where its KV is kept;
- * client_close(&c->client) ends it. */
+/* Ask for `predict` tokens after the prompt NAME.txt, which is computed even where its KV is kept;
+ * client_close(&c->client) ends the request. */
 void client_ask(struct bench_client *c, const char *prompt, uint32_t predict);
 void client_cancel(struct bench_client *c);
 
