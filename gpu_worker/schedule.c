@@ -321,11 +321,22 @@ static int run_turn(struct worker *w)
     return end;
 }
 
+/* HILL_TEST_TURN_MS: a request lasts until a test has done to it what it does. */
+static void wait_until(int64_t ns)
+{
+    struct timespec at = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+}
+
 int schedule_run(struct worker *w)
 {
     int end = 0;
-    while (!end && w->n_requests && !leaving(w))
+    while (!end && w->n_requests && !leaving(w)) {
+        int64_t began = clock_now_ns();
         end = run_turn(w);
+        if (w->turn_ns)
+            wait_until(began + w->turn_ns);
+    }
     if (!end && leaving(w))
         let_all_go(w);
     return end;

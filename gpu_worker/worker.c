@@ -16,6 +16,7 @@
 
 #define OPEN_DEADLINE_MS 30000
 #define IDLE_SLICE_MS    1000
+#define TURN_MS_MAX      1000u /* of HILL_TEST_TURN_MS */
 
 static void take_message(struct worker *w, Hill__Message *message)
 {
@@ -282,11 +283,21 @@ static void sleep_idle(struct worker *w)
     shm_doorbell_wait(bell, seen, clock_deadline_ms(IDLE_SLICE_MS), 0);
 }
 
+static int64_t least_turn_ns(void)
+{
+    const char *text = getenv("HILL_TEST_TURN_MS");
+    unsigned long ms = text ? strtoul(text, NULL, 10) : 0;
+    if (ms)
+        log_warn("test hook HILL_TEST_TURN_MS: a turn takes %lu ms at least", ms);
+    return CLOCK_MS(ms < TURN_MS_MAX ? ms : TURN_MS_MAX);
+}
+
 int worker_run(struct worker *w)
 {
     static const struct worker_hooks hooks = {take_message, schedule_take_records};
     int rc = 0;
     w->hooks = &hooks;
+    w->turn_ns = least_turn_ns();
     while (rc == 0 && !worker_link_stopping(w->link)) {
         if (w->pending)
             rc = worker_configure(w);

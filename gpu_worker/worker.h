@@ -47,6 +47,7 @@ struct worker {
     struct device_model model;
     int64_t link_due; /* all that was charged has crossed by then */
     uint32_t next_query_id;
+    int64_t turn_ns; /* HILL_TEST_TURN_MS, the least that a turn takes, or 0 */
 
     struct request *requests[ENGINE_SEQUENCES_MAX]; /* by sequence, or NULL */
     uint32_t n_requests;

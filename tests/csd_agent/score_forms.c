@@ -1,7 +1,27 @@
 /* tests/csd_agent/score_forms.c - see score_forms.h. */
 #include "tests/csd_agent/score_forms.h"
 
+#include "base/cldevice.h"
 #include "tests/declared_builtins.h"
+
+static struct cldevice held;
+
+int score_forms_open(void **state)
+{
+    struct hill_why why = {""};
+    (void)state;
+    declared_builtins_only();
+    if (cldevice_open(&held, getenv("HILL_DEVICE"), &why) != 0)
+        print_message("%s\n", why.text); /* what needs a device says so */
+    return 0;
+}
+
+int score_forms_close(void **state)
+{
+    (void)state;
+    cldevice_close(&held);
+    return 0;
+}
 
 struct score_device *score_form_create(const struct kv_geometry *g, enum score_form form,
                                        uint64_t batch_bytes, bool cast)
@@ -16,7 +36,6 @@ struct score_device *score_form_create(const struct kv_geometry *g, enum score_f
                                                                            : SCORE_AS_IT_IS};
     struct score_device *d;
     struct hill_why why = {""};
-    declared_builtins_only();
     int status = score_device_create(&d, &settings, &why);
     if (status != 0)
         print_message("%s\n", why.text);

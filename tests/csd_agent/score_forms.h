@@ -11,6 +11,12 @@
  * taken, and without one. */
 enum score_form { AS_IT_IS, AS_GPU, AS_ACCELERATOR, NO_DEVICE };
 
+/* A program's first and last act (cmocka's setup and teardown): an OpenCL context is held between
+ * them. PoCL reads its library of built-in functions, 0.7 s of CPU, anew for each context that has
+ * no other beside. */
+int score_forms_open(void **state);
+int score_forms_close(void **state);
+
 /* On $HILL_DEVICE, or the first. */
 struct score_device *score_form_create(const struct kv_geometry *g, enum score_form form,
                                        uint64_t batch_bytes, bool cast);

@@ -184,5 +184,5 @@ int main(void)
         cmocka_unit_test(test_refuses_pieces_outside_the_batch),
         cmocka_unit_test(test_a_batch_takes_all_keys_that_it_has_room_for),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, score_forms_open, score_forms_close);
 }

@@ -207,5 +207,5 @@ int main(void)
         cmocka_unit_test(test_equals_the_reference_on_bytes_that_no_digest_has),
         cmocka_unit_test(test_scores_each_run_to_its_place_and_nothing_else),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, score_forms_open, score_forms_close);
 }

@@ -207,5 +207,5 @@ int main(void)
         cmocka_unit_test(test_every_form_equals_the_reference_on_a_million_random_keys),
         cmocka_unit_test(test_refuses_pieces_outside_the_batch),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, score_forms_open, score_forms_close);
 }

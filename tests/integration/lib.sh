@@ -15,10 +15,6 @@ run_dir=$work/run
 state_dir=$work/state
 export HILL_EXACT_BELOW=0 # short contexts are selected from, too: test_exact.sh has the default
 export HILL_NO_PREFIX_CACHE=true # a prompt that comes again is computed again: test_prefix.sh has the default
-# The kernels for vectors of 16 floats on any CPU: with the faster ones of a CPU with AVX2 some requests end before a script does
-# what it does beside them. An empty HILL_TEST_VECTORS: the kernels for this device.
-export HILL_TEST_VECTORS=${HILL_TEST_VECTORS-16}
-[ -n "$HILL_TEST_VECTORS" ] || unset HILL_TEST_VECTORS
 export HILL_LOG_LEVEL=${HILL_LOG_LEVEL:-warn}
 export POCL_CACHE_DIR=${POCL_CACHE_DIR:-$PWD/build/pocl-cache} # built kernels, apart from the user's
 mkdir -p "$POCL_CACHE_DIR"
@@ -165,6 +161,12 @@ up() { # ARGUMENTS...
 
 down() {
     "$hillinfer" down --run-dir "$run_dir"
+}
+
+# requests_last [MS]: pipelines that come up from here on are slow: a decode step, or a unit of a prompt, takes MS (5) milliseconds
+# at least, so that a request is still there when the script does something beside it, however fast the machine is.
+requests_last() {
+    export HILL_TEST_TURN_MS=${1:-5}
 }
 
 hillctl() { # COMMAND ARGUMENTS...

@@ -4,6 +4,7 @@
 # do not come back; nobody who starts a coordinator again; a worker that is not waited for.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+requests_last
 unset HILL_NO_PREFIX_CACHE # as it is by default: what finished requests have left is used
 
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
@@ -14,8 +15,8 @@ options=(-m "$work/model.gguf" -c 16384 --alpha 0.1 --beta 0.25 -np 2)
 common=(--ignore-eos --json --run-dir "$run_dir")
 # each kind of request: 1 decodes for long, 2 samples, 3 is scored, long has a prompt to be killed in
 declare -A asks=(
-    [1]="-f $work/prompt.1 -n 900 --temp 0 --no-prefix-cache"
-    [2]="-f $work/prompt.2 -n 900 --temp 0.9 -s 11"
+    [1]="-f $work/prompt.1 -n 300 --temp 0 --no-prefix-cache"
+    [2]="-f $work/prompt.2 -n 300 --temp 0.9 -s 11"
     [3]="-f $work/prompt.3 --score-from 200"
     [long]="-f $work/prompt.long -n 40 --temp 0 --no-prefix-cache"
 )
@@ -86,7 +87,7 @@ for name in 1 2; do went_on "killed in decode" $name; done
 
 # --- one that goes on with decoded entries goes on with them, for they were kept
 "$bin/hillctl" generate -f "$work/prompt.3" -n 60 --temp 0 "${common[@]}" >"$work/out.said" || fail "the request that is named later"
-asks[after]="-p more --after $(jq .request_id "$work/out.said") -n 900 --temp 0"
+asks[after]="-p more --after $(jq .request_id "$work/out.said") -n 300 --temp 0"
 ask 1 & first=$!
 wait_for 30 decoding 1 5 || fail "no token"
 ask after & second=$!
@@ -94,7 +95,7 @@ wait_for 30 decoding 2 20 || fail "no two requests run: $(cat "$work/err.after")
 kill_coordinator
 check "killed beside one over decoded entries" 1 $first 2
 wait "$second"
-expect "over decoded entries: exit code, tokens" "$? $(jq '.tokens | length' "$work/out.after")" "0 900"
+expect "over decoded entries: exit code, tokens" "$? $(jq '.tokens | length' "$work/out.after")" "0 300"
 rm "$work/err.after"
 
 # --- in prefill, and once more in the second life

@@ -4,6 +4,7 @@
 # elsewhere stays. What makes no sense is one line.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+requests_last 20
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 pass_key_prompt 1000 800 >"$work/prompt"

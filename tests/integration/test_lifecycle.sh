@@ -2,6 +2,7 @@
 # Up, down, Ctrl-C, kill -9, restart, attach and detach: what a person sees, and that nothing stays behind.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+requests_last 2
 export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
@@ -159,7 +160,7 @@ expect_nothing_left
 
 # --- Ctrl-C of a foreground up reaches the whole process group: the pipeline ends in order, and once
 set -m
-HILL_LOG_LEVEL=info "$hillinfer" up "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" 2>"$work/log" </dev/null &
+HILL_TEST_TURN_MS="" HILL_LOG_LEVEL=info "$hillinfer" up "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" 2>"$work/log" </dev/null &
 foreground=$!
 set +m
 wait_for 30 grep -q 'info: ready: ' "$work/log" || fail "foreground up: $(cat "$work/log")"

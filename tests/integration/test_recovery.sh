@@ -5,6 +5,7 @@
 # made again, and the request goes on; after more damage it begins anew, with the same answer.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+requests_last
 export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 
 model=$work/random.gguf
@@ -12,7 +13,7 @@ model=$work/random.gguf
     --vocab 512 --type f16 -s 7 -o "$model" || fail "mkmodel"
 head -c 700 "$text" | tail -c 500 >"$work/prompt0"
 head -c 5000 "$text" >"$work/prompt1" # some hundred units of some milliseconds
-predict=(1500 20)
+predict=(400 20)
 
 ask() { # NUMBER OUTPUT
     local prompt=$work/prompt$1 out=$2

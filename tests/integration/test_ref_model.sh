@@ -3,7 +3,6 @@
 # every KV entry attended to; it answers a pass key at 2 KiB with a tenth of them; --special.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-unset HILL_TEST_VECTORS # the kernels that users have
 model=models/hill-ref.gguf
 [ -r "$model" ] || fail "$model is not there"
 

@@ -3,7 +3,6 @@
 # Reference values: F32 arithmetic in numpy on the dequantised weights.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-unset HILL_TEST_VECTORS # the kernels that users have
 real_model smollm2 SmolLM2-135M-Instruct.Q4_1.gguf
 greedy "The capital of France is" "7042 30 198 198 504 2988 314 42"
 perplexity 7.683 44
