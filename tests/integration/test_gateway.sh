@@ -4,7 +4,7 @@
 # shellcheck disable=SC2016  # the $ of JavaScript
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 # shellcheck source=scripts/browser.sh
 . scripts/browser.sh
 # shellcheck source=tests/gateway/http_cases.sh
