@@ -163,10 +163,10 @@ down() {
     "$hillinfer" down --run-dir "$run_dir"
 }
 
-# requests_last [MS]: pipelines that come up from here on are slow: a decode step, or a unit of a prompt, takes MS (5) milliseconds
-# at least, so that a request is still there when the script does something beside it, however fast the machine is.
+# requests_last MS: pipelines that come up from here on are slow: a decode step, or a unit of a prompt, takes MS milliseconds at
+# least, so that a request is still there when the script does something beside it, however fast the machine is.
 requests_last() {
-    export HILL_TEST_TURN_MS=${1:-5}
+    export HILL_TEST_TURN_MS=$1
 }
 
 hillctl() { # COMMAND ARGUMENTS...

@@ -8,7 +8,7 @@
 # by the host's CPU, also after a kill (--csd-on-loss degrade); "several", any of three drives, whose entries go to the others.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 
 cycles=${CYCLES:-5}
 seed=${SEED:-${HILL_TEST_SEED:-$(date +%s)}}

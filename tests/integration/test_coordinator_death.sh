@@ -4,7 +4,7 @@
 # do not come back; nobody who starts a coordinator again; a worker that is not waited for.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 unset HILL_NO_PREFIX_CACHE # as it is by default: what finished requests have left is used
 
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \

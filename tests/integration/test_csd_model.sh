@@ -3,7 +3,7 @@
 # and when it is changed while a request runs; what was obtained under a model says so; bad figures are refused.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 
 pass_key_prompt 1200 1200 >"$work/prompt"
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"

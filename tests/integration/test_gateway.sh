@@ -4,7 +4,7 @@
 # shellcheck disable=SC2016  # the $ of JavaScript
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 # shellcheck source=scripts/browser.sh
 . scripts/browser.sh
 # shellcheck source=tests/gateway/http_cases.sh
@@ -201,12 +201,12 @@ expect "its field" "$(jq -r .error.param "$work/answer")" response_format
 
 # ---- how an answer came about ----
 head -c 3000 "$text" >"$work/document"
-shown=$(jq -Rsc '{prompt: ., max_tokens: 40, temperature: 0, ignore_eos: true, alpha: 0.05, return_selection: true, return_timeline: true}' "$work/document")
+shown=$(jq -Rsc '{prompt: ., max_tokens: 120, temperature: 0, ignore_eos: true, alpha: 0.05, return_selection: true, return_timeline: true}' "$work/document")
 ask POST /v1/completions "$shown"
 expect "its passages are the prompt and the answer, but for what the last queries have not seen" \
     "$(jq -j '.choices[0].text' "$work/answer" | cat "$work/document" - | head -c "$(jq -j '[.selection.passages[].text] | add' "$work/answer" | wc -c)" | cmp - <(jq -j '[.selection.passages[].text] | add' "$work/answer") && echo same)" same
 answered "shares are of the queries, and some passage was chosen" 200 '.selection | [.passages[].share] | all(. >= 0 and . <= 1) and add > 0' true
-answered "each step asks in each layer" 200 '.selection.queries % 39' 0
+answered "each step asks in each layer" 200 '.selection.queries % 119' 0
 answered "the token's path is all of its time" 200 '.timeline | (([.path_us[]] | add) - .us | fabs) < 1 and .path_us.gpu_worker > 0 and .path_us.cpu_scorer > 0' true
 answered "it has the request's number" 200 '"cmpl-\(.timeline.request)" == (.id | split("-")[:2] | join("-"))' true
 answered "its spans lie within it" 200 '.timeline | .us as $whole | [.spans[] | .at_us >= 0 and .at_us + .us <= $whole + 0.2 and .path_us <= .us + 0.2] | all and length > 5' true

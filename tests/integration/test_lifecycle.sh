@@ -79,9 +79,11 @@ damaged_meanwhile() { # NAME RECOVERY COMMAND...: what .recovery must be; the co
     grep 'damaged in the cold pool' "$state_dir/hillinfer.log" | tail -n 1
 }
 # of layer 0, behind 225 KB of superblock and directory
-some_digests() {
+some_digests() { # the agent meets all of them at once
     local at
+    signal_worker STOP csd_agent
     for at in 262244 270436 278628; do printf '\245' | dd of="$pool" bs=1 seek="$at" conv=notrunc,fsync status=none; done
+    signal_worker CONT csd_agent
 }
 digests() { dd if=/dev/urandom of="$pool" bs=64K seek=4 count=4 conv=notrunc,fsync status=none; }
 entries() { dd if=/dev/urandom of="$pool" bs=1M seek=$((size / 2)) oflag=seek_bytes count=$((size / 2 / 1048576)) conv=notrunc,fsync status=none; }

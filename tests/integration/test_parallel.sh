@@ -3,7 +3,7 @@
 # than slots, and requests that have no room beside one another change nothing for the others.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
 # bytes of the prompt, tokens to make, temperature

@@ -3,7 +3,7 @@
 # (kv/policy_cost.h) says, attends to everything when its budget is everything, and survives a worker's death.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 
 head -c 2400 "$text" >"$work/licence"
 layers=3 key_bytes=128 # 2 KV heads of 32, FP16

@@ -4,7 +4,7 @@
 # takes nothing from what is right.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 unset HILL_NO_PREFIX_CACHE
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"

@@ -5,7 +5,7 @@
 # made again, and the request goes on; after more damage it begins anew, with the same answer.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 
 model=$work/random.gguf

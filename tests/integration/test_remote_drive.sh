@@ -4,7 +4,7 @@
 # relay or the drive's process is killed in mid-decode. Wrong keys, no keys and garbage are refused in a line.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 pass_key_prompt 900 900 >"$work/prompt"

@@ -4,7 +4,7 @@
 # of other settings is refused by file and field and disturbs nobody; a full disk leaves no file.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
 "$bin/hill-mkmodel" -o "$work/other.gguf" --rope-base 1e14 || fail "mkmodel --rope-base" # of the same size

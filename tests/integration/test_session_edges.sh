@@ -4,7 +4,7 @@
 # request is not started again.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 
 "$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
     -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"

@@ -2,7 +2,7 @@
 # hillctl trace: Chrome/Perfetto JSON of the stages of a running pipeline, while it decodes; the USDT probes of the same stages.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last
+requests_last 5
 
 # check DESCRIPTION FILE JQ-EXPRESSION: it is true of the trace
 check() { expect "$1" "$(jq "$3" "$2")" true; }
