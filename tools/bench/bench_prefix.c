@@ -154,6 +154,12 @@ static void forget_files(uint32_t tier)
         forget_file("chunks.keys");
 }
 
+/* Of a document that is important. */
+static const char *share(void)
+{
+    return bench_is_set("PREFIX_SHARE") ? getenv("PREFIX_SHARE") : "0.4";
+}
+
 static void measure(uint32_t tier, const char *model)
 {
     const struct set *set = figure.set;
@@ -161,8 +167,10 @@ static void measure(uint32_t tier, const char *model)
     int n = snprintf(options, sizeof options, "-c %u -np 1 --policy full %s",
                      set->lengths[set->n - 1] + 512, tiers[tier].options);
     if (is_store(tier))
-        snprintf(options + n, sizeof options - (size_t)n, " --prefix-dir %s/store",
-                 pipeline_folder);
+        n += snprintf(options + n, sizeof options - (size_t)n, " --prefix-dir %s/store",
+                      pipeline_folder);
+    if (is_important(tier))
+        snprintf(options + n, sizeof options - (size_t)n, " --prefix-share %s", share());
     pipeline_start_with(model, options);
     ask(64, tier, 0); /* kernels are loaded */
     for (uint32_t i = 0; i < set->n; i++) {
@@ -196,22 +204,22 @@ static void print_row(uint32_t i, uint32_t tier)
 static void print_section(void)
 {
     const struct set *set = figure.set;
-    printf(
-        "## A question on a document that was read before\n\nTime to first token, ms, of a "
-        "document and a question of %u tokens (%s, `-np 1 --policy full`): medians of %u "
-        "questions. recomputed: the first question in the same pipeline, which reads the "
-        "document, once; times faster: that over each of the questions, " BENCH_QUARTILES_TEXT
-        ". The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: read from the drive, "
-        "its files out of the page cache. Important tokens: `--prefix-attention select`, two "
-        "fifths of them and at least 512; answers may differ from those over all. 0.2 GB/s: `" SLOW
-        "`. MiB: read from the store before the first token. load: the store's chunks read and "
-        "handed over, before the rest computes; of important tokens, waited for; out of tiers "
-        "entries are read back while layers compute. probe: finding what is important. What the "
-        "GPU keeps for decoding a prompt does not use. llama.cpp's slot restore: not "
-        "measured.\n\n| tokens | from | recomputed | ms | lowest - highest | MiB | load | probe "
-        "| rest | times faster | quartiles |\n"
-        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-        QUESTION, set->name, figure.o.rounds);
+    printf("## A question on a document that was read before\n\nTime to first token, ms, of a "
+           "document and a question of %u tokens (%s, `-np 1 --policy full`): medians of %u "
+           "questions. recomputed: the first question in the same pipeline, which reads the "
+           "document, once; times faster: that over each of the questions, " BENCH_QUARTILES_TEXT
+           ". The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: read from the drive, "
+           "its files out of the page cache. Important tokens: `--prefix-attention select`, %s of "
+           "them "
+           "and at least 512; answers may differ from those over all. 0.2 GB/s: `" SLOW
+           "`. MiB: read from the store before the first token. load: the store's chunks read and "
+           "handed over, before the rest computes; of important tokens, waited for; out of tiers "
+           "entries are read back while layers compute. probe: finding what is important. What the "
+           "GPU keeps for decoding a prompt does not use. llama.cpp's slot restore: not "
+           "measured.\n\n| tokens | from | recomputed | ms | lowest - highest | MiB | load | probe "
+           "| rest | times faster | quartiles |\n"
+           "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+           QUESTION, set->name, figure.o.rounds, share());
     for (uint32_t i = 0; i < set->n; i++)
         for (uint32_t t = 0; t < TIERS; t++)
             print_row(i, t);
