@@ -210,8 +210,7 @@ static void print_section(void)
            "document, once; times faster: that over each of the questions, " BENCH_QUARTILES_TEXT
            ". The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: read from the drive, "
            "its files out of the page cache. Important tokens: `--prefix-attention select`, %s of "
-           "them "
-           "and at least 512; answers may differ from those over all. 0.2 GB/s: `" SLOW
+           "them and at least 512; answers may differ from those over all. 0.2 GB/s: `" SLOW
            "`. MiB: read from the store before the first token. load: the store's chunks read and "
            "handed over, before the rest computes; of important tokens, waited for; out of tiers "
            "entries are read back while layers compute. probe: finding what is important. What the "
