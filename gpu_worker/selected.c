@@ -37,7 +37,7 @@ struct selected {
     uint16_t *probe;               /* of the layer: [n_past][probe][head_dim] */
     uint8_t *entries;              /* of the layer: [runs][entry] */
     float *mass;                   /* [n_past] */
-    double all_mass;               /* of them together; 0: a layer with a window, not asked */
+    double all_mass;               /* of them together; 0: a layer that takes all, not asked */
     struct span *spans;            /* [max(n_chunks, runs)] of the load that is asked for */
     struct load sums_load, keys_load[2], runs_load;
     int64_t waits_since; /* for the drive; 0: it does not */
@@ -79,7 +79,8 @@ bool selected_suits(const struct request *r)
         r->reused > n / 2 || r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r) ||
         !fits(r, n))
         return false;
-    return important_runs(n, run_tokens(r), w->settings.prefix_share) * run_tokens(r) < n;
+    return w->settings.prefix_share >= 1 ||
+           important_runs(n, run_tokens(r), w->settings.prefix_share) * run_tokens(r) < n;
 }
 
 static uint32_t most_runs(const struct request *r, const struct selected *x)
@@ -153,7 +154,14 @@ static int load_sums(struct request *r, struct hill_why *why)
     return load(r, x->n_chunks, &x->sums_load, why);
 }
 
-/* Of a piece: from its first layer that has no window to its last; there may be none. */
+/* Are all tokens that the layer may see taken, unasked? */
+static bool takes_all(const struct request *r, uint32_t layer)
+{
+    const struct selected *x = r->selected;
+    return x->wanted * run_tokens(r) == x->n_past || model_layer_window(&r->w->hparams, layer);
+}
+
+/* Of a piece: from its first layer that is asked to its last; there may be none. */
 static int load_keys(struct request *r, uint32_t piece, struct hill_why *why)
 {
     struct selected *x = r->selected;
@@ -161,7 +169,7 @@ static int load_keys(struct request *r, uint32_t piece, struct hill_why *why)
     uint32_t first = piece * x->store->piece_layers, end = first + x->store->piece_layers;
     uint32_t n = 0, from = 0;
     for (uint32_t l = first; l < end && l < hp->n_layers; l++)
-        if (!model_layer_window(hp, l)) {
+        if (!takes_all(r, l)) {
             from = n ? from : l;
             n = l - from + 1;
         }
@@ -282,7 +290,7 @@ static int take_sums(struct request *r, struct hill_why *why)
     return rc;
 }
 
-/* The newest tokens, as many as the layer's window may see. */
+/* The newest tokens, as many as the layer's window may see; without a window all of them. */
 static void take_window(struct request *r)
 {
     struct selected *x = r->selected;
@@ -372,19 +380,19 @@ static int load_runs(struct request *r, struct hill_why *why)
     return rc || !first ? rc : load_keys(r, x->layer / x->store->piece_layers + 1, why);
 }
 
-/* The layer's queries; where it has a window nothing is to be asked. */
+/* The layer's queries; where all that it may see is taken, nothing is to be asked. */
 static int begin_layer(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
     if (x->layer == r->w->hparams.n_layers || x->layer > r->unit + 1)
         return 0; /* the engine keeps the entries of two units */
-    bool window = model_layer_window(&r->w->hparams, x->layer);
+    bool all = takes_all(r, x->layer);
     x->n_runs = x->wanted;
     x->all_mass = 0;
-    if (window)
+    if (all)
         take_window(r);
     int rc = engine_prefill_keys(r->w->engine, x->layer, x->n_runs * run_tokens(r), why);
-    if (!rc && window)
+    if (!rc && all)
         rc = load_runs(r, why);
     else
         x->phase = PHASE_KEYS;
@@ -548,10 +556,12 @@ int selected_pass_unit(struct request *r, struct hill_why *why)
         return rc;
     r->drive_ms = x->wait_ns * 1e-6;
     r->probe_ms = x->probe_ns * 1e-6;
+    bool asked = x->wanted * run_tokens(r) < x->n_past;
     log_info("request %llu: of %u tokens in the prefix store %u a layer, chosen by the keys of %u "
              "heads: %.1f MiB before the first token, waited for %.1f ms",
              (unsigned long long)r->prefill->identity, x->n_past, x->wanted * run_tokens(r),
-             x->store->shape.n_probes, (double)r->loaded_bytes / 1048576.0, r->drive_ms);
+             asked ? x->store->shape.n_probes : 0, (double)r->loaded_bytes / 1048576.0,
+             r->drive_ms);
     return 0;
 }
 

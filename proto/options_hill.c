@@ -117,8 +117,9 @@ const struct option_spec hill_pipeline_specs[] = {
            "and only their entries are loaded before its first token, which may differ",
            .choices = "all|select", .fallback = "all"),
     OPTION("prefix-share", REAL, "SHARE",
-           "select: which share of a prefix is important, but 512 tokens at least", .min = 0.01,
-           .max = 1, .unset_help = "0.4"),
+           "select: which share of a prefix is important, but 512 tokens at least; 1: all of it, "
+           "loaded while layers compute",
+           .min = 0.01, .max = 1, .unset_help = "0.4"),
     OPTION("prefix-cache-mb", SIZE, "SIZE",
            "select: memory for entries of important tokens, of which those stay that were of most "
            "importance to most requests",

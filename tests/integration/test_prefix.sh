@@ -229,7 +229,9 @@ same "behind what was damaged: answer" "$(answer "$work/out")" "$(answer "$work/
 expect "the damage is named" "$(cat "$state_dir"/*.log | grep -c 'chunk 3 of chunks.data is damaged')" 1
 down || fail "down"
 up "${options[@]}" "${first[@]}" --prefix-attention select --prefix-share 1 || fail "up"
-asks "all are important" asked3 all
+asks "all are important" asked3 select
+same "all are important: answer" "$(answer "$work/out")" "$(answer "$work/asked3.whole")"
+expect "all are important: nothing is probed" "$(field "$work/out" '"\(.prefix.probe_ms) \(.prefix.loaded_entries / .prefix.reused_tokens >= 1)"')" "0 true"
 down || fail "down"
 up "${options[@]}" "${first[@]}" || fail "up"
 asks "nothing is chosen" asked2 all
