@@ -452,9 +452,9 @@ __kernel void probe_rows(uint index0, __global const float *q, uint tiles, __glo
         log_sums[(in_group * tiles + tile) * ROWS + r] = m[r] + log2(add_lanes(l[r]));
 }
 
-/* sums [n_keys] += each key's softmax weights, over the group's heads and the rows from first_row
- * on, which is a multiple of ROWS, in that order. Index 0:
- * tile of KEYS keys. A weight that is no number counts as 0. */
+/* sums [n_keys] += each key's softmax weights, over the group's heads and the rows from first_row on
+ * (first_row: a multiple of ROWS), in that order.
+ * Index 0: tile of KEYS keys. A weight that is no number counts as 0. */
 __kernel void probe_keys(uint index0, __global const float *q, uint tiles, __global const half *kt,
                          uint n_keys, uint first_row, uint n_rows, uint kv_head,
                          __global const float *log_sums, __global float *sums)

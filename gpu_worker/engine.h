@@ -157,11 +157,11 @@ int engine_prefill_probe(struct engine *engine, const uint16_t *kv_heads, uint32
 /* The bytes that this takes beside engine_kv_bytes_needed, for a prompt of n_tokens. */
 uint64_t engine_probe_bytes_needed(const struct engine *engine, uint32_t n_past, uint32_t n_tokens,
                                    uint32_t n_kv_heads);
-/* Right after engine_prefill_begin, of a prompt that neither chooses nor is weighed: what its
- * newest tokens look at, for an order of the others (prefix/chunk_order.h). heads
- * [n_layers][n_heads]: KV heads that are asked; the caller's, until the prompt is done. The newest
- * ENGINE_RANK_ROWS of the last chunk and up to a tile more ask; all in whole ENGINE_PROBE_TOKENS
- * before them are ranked. No bit of the prompt changes. */
+/* Right after engine_prefill_begin, of a prompt that neither chooses nor is weighed: what its newest
+ * tokens look at, for an order of the others (prefix/chunk_order.h). heads [n_layers][n_heads]: KV
+ * heads that are asked; the caller's, until the prompt is done. The newest ENGINE_RANK_ROWS of the
+ * last chunk and up to a tile more ask; all in whole ENGINE_PROBE_TOKENS before them are ranked. No
+ * bit of the prompt changes. */
 #define ENGINE_RANK_ROWS 64u
 int engine_prefill_rank(struct engine *engine, const uint16_t *heads, uint32_t n_heads,
                         struct hill_why *why);

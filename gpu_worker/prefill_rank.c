@@ -30,8 +30,8 @@ int engine_prefill_rank(struct engine *e, const uint16_t *heads, uint32_t n_head
     if (!e->n_tokens || e->units_queued != e->prompt.from || e->selects || e->weighs)
         return hill_fail(why, HILL_E_INVALID, "a prompt that cannot be ranked");
     uint64_t n = asked(e), sums = 4 * n, key = 2ull * e->hp.head_dim;
-    uint64_t rows =
-        round_up(e->n_tokens < e->batch_tokens ? e->n_tokens : e->batch_tokens, TILE_ROWS);
+    uint64_t rows = round_up(e->n_tokens < e->batch_tokens ? e->n_tokens : e->batch_tokens,
+                             TILE_ROWS);
     if (!n)
         return 0;
     int rc = engine_reserve(e, &e->probe_kt, n * key, why);

@@ -428,8 +428,8 @@ static void note_always(const struct request *r)
         uint32_t chunk = i / CHUNK_TOKENS;
         uint32_t token = chunk * CHUNK_TOKENS +
                          chunk_keys_order(x->store, sums_of(x, chunk), x->layer)[i % CHUNK_TOKENS];
-        x->always[i / n] =
-            (i % n && x->always[i / n]) || token == 0 || token + IMPORTANT_NEWEST >= x->n_past;
+        x->always[i / n] = (i % n && x->always[i / n]) || token == 0 ||
+                           token + IMPORTANT_NEWEST >= x->n_past;
     }
 }
 
@@ -510,8 +510,8 @@ static const uint8_t *next_entries(struct request *r, uint32_t n)
     if (x->n_runs * run_tokens(r) < x->n_past)
         return next;
     for (uint32_t i = 0; i < n; i += CHUNK_TOKENS, next += CHUNK_TOKENS * bytes) {
-        const uint8_t *order =
-            chunk_keys_order(x->store, sums_of(x, (x->given + i) / CHUNK_TOKENS), x->layer);
+        const uint8_t *order = chunk_keys_order(
+            x->store, sums_of(x, (x->given + i) / CHUNK_TOKENS), x->layer);
         for (uint32_t place = 0; place < CHUNK_TOKENS; place++)
             memcpy(x->in_text + (i + order[place]) * bytes, next + place * bytes, bytes);
     }

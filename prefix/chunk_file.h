@@ -25,7 +25,7 @@
 #include "prefix/chunk_tree.h"
 
 #define CHUNK_FILE_MAGIC   UINT64_C(0x3158465052504c48) /* "HLPRPFX1" */
-#define CHUNK_FILE_VERSION 3u                           /* 1: another rank, 2: no order */
+#define CHUNK_FILE_VERSION 3u /* 1: another rank, 2: no order */
 #define CHUNK_FILE_HEAD    4096u
 #define CHUNK_LAYERS_MAX   1024u
 #define CHUNK_ENTRY_MAX    (1u << 18)

@@ -11,13 +11,12 @@
  *     are less than a page
  * Keys stand as the entries lie: in each layer's own order (chunk_order.h). Checksums: uint64_t
  * stamp of the chunk, one of all that follow, one of each layer's keys, then of each layer's runs
- * in chunks.data; behind them a copy of the orders. A run is as few tokens as fill whole pages, or
- * a whole chunk. Only full chunks have keys. All of it follows from chunks.data: where it is not
- * there, or not what it should be, a chunk is read whole and its keys are written again. So nothing
- * of it is flushed, a stamp says whose keys they are, and a header of another choice or shape
- * begins anew. Who calls it: drive_store.c, gpu_worker/selected.c. Concurrency: one thread writes
- * while another reads; what is caught in between has a wrong checksum. Failure: HILL_E_NOMEM, what
- * errno says.
+ * in chunks.data; behind them a copy of the orders. A run is as few tokens as fill whole pages, or a whole chunk.
+ * Only full chunks have keys. All of it follows from chunks.data: where it is not there, or not
+ * what it should be, a chunk is read whole and its keys are written again. So nothing of it is
+ * flushed, a stamp says whose keys they are, and a header of another choice or shape begins anew.
+ * Who calls it: drive_store.c, gpu_worker/selected.c. Concurrency: one thread writes while another
+ * reads; what is caught in between has a wrong checksum. Failure: HILL_E_NOMEM, what errno says.
  */
 #pragma once
 

@@ -82,9 +82,9 @@ struct drive_chunk drive_store_put(struct drive_store *store, struct drive_chunk
                                    const struct chunk *chunk, const void *entries,
                                    const uint8_t *orders);
 
-/* From now on chunks are written with their keys, and those without when they are read (no room in
- * the queue: when they are read next). Before anything is put. The store owns the keys then; their
- * heads are chosen. */
+/* From now on chunks are written with their keys, those without when they are read (no room in the
+ * queue: when they are read next); before anything is put. The store owns the keys then; their heads
+ * are chosen. */
 void drive_store_keep_keys(struct drive_store *store, struct chunk_keys *keys);
 
 /* Has the queue room for one more? */

@@ -54,8 +54,6 @@ void run_prefill(struct engine_run *run, const uint32_t *tokens, uint32_t n)
     RUN_CHECK(engine_prefill_begin(run->engine, 0, n, &why));
     if (run->masses)
         RUN_CHECK(engine_prefill_weigh(run->engine, &why));
-    if (run->rank_heads)
-        RUN_CHECK(engine_prefill_rank(run->engine, run->rank_heads, 1, &why));
     if (run->whole)
         engine_prefill_whole(run->engine);
     RUN_CHECK(engine_prefill_tokens(run->engine, tokens, n / 2, &why));

@@ -26,8 +26,7 @@ struct engine_run {
                      RUN_HOT_OFFSET on */
     uint32_t *slots; /* [capacity] of a layer's list */
     float *masses;   /* NULL, or [n_layers][capacity]: what a prompt attends to is summed */
-    const uint16_t *rank_heads; /* NULL, or [n_layers]: a prompt's tokens are ranked by these */
-    float *whole;               /* NULL, or [capacity][n_vocab]: logits of all tokens of a prompt */
+    float *whole;    /* NULL, or [capacity][n_vocab]: logits of all tokens of a prompt */
 };
 
 #define RUN_HOT_OFFSET 192u

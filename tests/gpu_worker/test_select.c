@@ -132,10 +132,10 @@ static void with_all_tokens_no_bit_changes(void **state)
     }
 }
 
-/* What the queries from position `from` on of one KV head attend to in layer 0, of tokens that are
- * all seen: a softmax over the past alone. */
+/* What the queries of one KV head attend to in layer 0, of tokens that are all seen: a softmax over
+ * the past alone. */
 static void weigh_in_double(const struct random_model *m, const uint32_t *tokens, uint32_t n_past,
-                            uint32_t from, uint32_t n, uint32_t kv_head, double *want)
+                            uint32_t n, uint32_t kv_head, double *want)
 {
     uint32_t group = m->hp.n_heads / m->hp.n_kv_heads;
     for (uint32_t q = kv_head * group; q < (kv_head + 1) * group; q++) {
@@ -148,7 +148,7 @@ static void weigh_in_double(const struct random_model *m, const uint32_t *tokens
             reference_token(&reference, tokens[i], NULL);
             for (uint32_t t = 0; t < n_past; t++)
                 sum += reference.masses[t];
-            for (uint32_t t = 0; i >= from && t < n_past; t++)
+            for (uint32_t t = 0; i >= n_past && t < n_past; t++)
                 want[t] += reference.masses[t] / sum;
             free(reference.masses);
             reference.masses = NULL;
@@ -189,7 +189,7 @@ static void against_double(struct random_shape shape)
     reference_free(&reference);
     for (uint32_t h = 0; h < shape.n_kv_heads; h++) {
         double *want = calloc(n_past, sizeof *want);
-        weigh_in_double(&m, tokens, n_past, n_past, n, h, want);
+        weigh_in_double(&m, tokens, n_past, n, h, want);
         for (uint32_t t = 0; t < n_past; t++)
             assert_true(fabs(sums[h * n_past + t] - want[t]) <= 2e-3 * want[t] + 1e-5);
         free(want);
@@ -222,95 +222,6 @@ static void with_some_it_is_a_pass_that_sees_these(void **state)
         against_double(one);
         against_double(several);
     }
-}
-
-/* Of a prompt in chunks of `batch` the newest 64 tokens of the last chunk, or all of it, and less
- * than a tile's rows more, ask; no bit of the prompt changes. */
-static void rank_in_double(uint32_t n, uint32_t batch, uint32_t window)
-{
-    uint32_t tokens[MOST], last = (n - 1) % batch + 1, rows = last < 64 ? last : 64;
-    uint16_t heads[8];
-    struct random_shape shape = RANDOM_SHAPE_SMALL(2);
-    struct random_model m;
-    struct engine_run run, plain;
-    struct hill_why why;
-    if (window)
-        random_model_make_windowed(&m, 7, window);
-    else
-        random_model_make(&m, &shape, 9);
-    for (uint32_t l = 0; l < m.hp.n_layers; l++)
-        heads[l] = (uint16_t)draw(m.hp.n_kv_heads);
-    make_tokens(tokens, n, m.hp.n_vocab, draw(1000));
-    struct engine *engine = make_engine(&m), *other = make_engine(&m);
-    run_init(&run, engine, batch, MOST);
-    run_init(&plain, other, batch, MOST);
-    run_prefill(&plain, tokens, n);
-    assert_int_equal(engine_prefill_ranked(other), 0);
-    run.rank_heads = heads;
-    run_prefill(&run, tokens, n);
-    uint32_t ranked = engine_prefill_ranked(engine);
-    assert_memory_equal(run.logits, plain.logits, m.hp.n_vocab * sizeof *run.logits);
-    for (uint32_t l = 0; l < m.hp.n_layers; l++)
-        assert_memory_equal(run.entries[l], plain.entries[l], (size_t)n * run.entry_bytes);
-    assert_true(ranked && ranked % 64 == 0 && ranked <= n - rows && ranked + 64 + 64 > n - rows);
-    float *sums = malloc(sizeof *sums * m.hp.n_layers * ranked);
-    assert_int_equal(engine_prefill_ranks(engine, sums, &why), 0);
-    uint32_t group = m.hp.n_heads / m.hp.n_kv_heads;
-    for (uint32_t l = 0; l < m.hp.n_layers; l++) {
-        double total = 0;
-        for (uint32_t t = 0; t < ranked; t++)
-            total += sums[l * ranked + t];
-        double asked = total / group;
-        if (model_layer_window(&m.hp, l)) {
-            assert_true(total == 0);
-            continue;
-        }
-        assert_true(fabs(asked - round(asked)) < 1e-2 && asked > rows - 0.5 && asked < rows + 16);
-        rows = (uint32_t)(asked + 0.5); /* the same in every layer */
-        if (l)
-            continue;
-        double *want = calloc(ranked, sizeof *want);
-        weigh_in_double(&m, tokens, ranked, n - rows, n, heads[0], want);
-        for (uint32_t t = 0; t < ranked; t++)
-            assert_true(fabs(sums[t] - want[t]) <= 2e-3 * want[t] + 1e-5);
-        free(want);
-    }
-    free(sums);
-    run_finish(&run);
-    run_finish(&plain);
-    engine_destroy(engine);
-    engine_destroy(other);
-    random_model_free(&m);
-}
-
-static void the_newest_tokens_rank_the_others(void **state)
-{
-    (void)state;
-    rank_in_double(150 + draw(40), 200, 0);
-    rank_in_double(230, 100, 0);
-    rank_in_double(201, 200, 0); /* the last chunk is one token */
-    rank_in_double(230, 200, 40);
-    struct random_shape shape = RANDOM_SHAPE_SMALL(2);
-    struct random_model m;
-    struct engine_run run;
-    struct hill_why why;
-    float sums[64];
-    uint32_t tokens[MOST];
-    uint16_t heads[2] = {0, 0};
-    random_model_make(&m, &shape, 3);
-    struct engine *engine = make_engine(&m);
-    make_tokens(tokens, 100, m.hp.n_vocab, 3);
-    run_init(&run, engine, 200, MOST);
-    run.rank_heads = heads;
-    run_prefill(&run, tokens, 100); /* nothing is far enough before the newest */
-    assert_int_equal(engine_prefill_ranked(engine), 0);
-    assert_int_equal(engine_prefill_ranks(engine, sums, &why), HILL_E_INVALID);
-    RUN_CHECK(engine_prefill_begin(engine, 0, 150, &why));
-    RUN_CHECK(engine_prefill_weigh(engine, &why));
-    assert_int_equal(engine_prefill_rank(engine, heads, 1, &why), HILL_E_INVALID);
-    run_finish(&run);
-    engine_destroy(engine);
-    random_model_free(&m);
 }
 
 static void what_is_out_of_order_is_refused(void **state)
@@ -416,7 +327,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_all_tokens_no_bit_changes),
         cmocka_unit_test(with_some_it_is_a_pass_that_sees_these),
-        cmocka_unit_test(the_newest_tokens_rank_the_others),
         cmocka_unit_test(what_is_out_of_order_is_refused),
         cmocka_unit_test(the_most_attended_runs_are_chosen),
         cmocka_unit_test(heads_that_rank_as_all_do_are_chosen),

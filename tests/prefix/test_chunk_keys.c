@@ -203,8 +203,7 @@ static void layers_lie_in_pieces(void **unused)
     enum { MANY = 31, SLOT = 1, KEYS = 64 * PROBES * HEAD_DIM };
     struct chunk_terms many = terms;
     uint16_t probes[MANY * PROBES], picked[KEYS];
-    uint8_t *chunk = malloc(MANY * 64 * (ENTRY + 1)), wanted[64 * PROBES * KEY],
-            keys[sizeof wanted];
+    uint8_t *chunk = malloc(MANY * 64 * (ENTRY + 1)), wanted[64 * PROBES * KEY], keys[sizeof wanted];
     struct chunk_keys k;
     struct hill_why why;
     (void)unused;
