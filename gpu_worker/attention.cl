@@ -452,12 +452,11 @@ __kernel void probe_rows(uint index0, __global const float *q, uint tiles, __glo
         log_sums[(in_group * tiles + tile) * ROWS + r] = m[r] + log2(add_lanes(l[r]));
 }
 
-/* sums [n_keys] += each key's softmax weights, over the group's heads and the rows from first_row on
- * (first_row: a multiple of ROWS), in that order.
+/* sums [n_keys] += each key's softmax weights, over the group's heads and the rows, in that order.
  * Index 0: tile of KEYS keys. A weight that is no number counts as 0. */
 __kernel void probe_keys(uint index0, __global const float *q, uint tiles, __global const half *kt,
-                         uint n_keys, uint first_row, uint n_rows, uint kv_head,
-                         __global const float *log_sums, __global float *sums)
+                         uint n_keys, uint n_rows, uint kv_head, __global const float *log_sums,
+                         __global float *sums)
 {
     uint key0 = (index0 + get_global_id(0)) * KEYS;
     __global const half *kh = kt + (size_t)key0 * HEAD_DIM;
@@ -466,7 +465,7 @@ __kernel void probe_keys(uint index0, __global const float *q, uint tiles, __glo
     for (uint c = 0; c < KEYS / 16; c++)
         total[c] = vload16(c, sums + key0);
     for (uint in_group = 0; in_group < GROUP; in_group++)
-        for (uint row = first_row; row < n_rows; row += ROWS) {
+        for (uint row = 0; row < n_rows; row += ROWS) {
             __global const float *qt =
                 q + ((kv_head * GROUP + in_group) * tiles + row / ROWS) * HEAD_DIM * ROWS;
             score_tile(qt, kh, key0, n_keys, 0, p);

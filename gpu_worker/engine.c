@@ -301,7 +301,6 @@ void engine_destroy(struct engine *e)
     release_slots(e);
     mass_release(e);
     probe_release(e);
-    engine_release(e, &e->ranks);
     past_release(e);
     engine_forget_event(&e->step_done);
     for (int i = 0; i < 2; i++)

@@ -157,22 +157,6 @@ int engine_prefill_probe(struct engine *engine, const uint16_t *kv_heads, uint32
 /* The bytes that this takes beside engine_kv_bytes_needed, for a prompt of n_tokens. */
 uint64_t engine_probe_bytes_needed(const struct engine *engine, uint32_t n_past, uint32_t n_tokens,
                                    uint32_t n_kv_heads);
-/* Right after engine_prefill_begin, of a prompt that neither chooses nor is weighed: what its newest
- * tokens look at, for an order of the others (prefix/chunk_order.h). heads [n_layers][n_heads]: KV
- * heads that are asked; the caller's, until the prompt is done. The newest ENGINE_RANK_ROWS of the
- * last chunk and up to a tile more ask; all in whole ENGINE_PROBE_TOKENS before them are ranked. No
- * bit of the prompt changes. */
-#define ENGINE_RANK_ROWS 64u
-int engine_prefill_rank(struct engine *engine, const uint16_t *heads, uint32_t n_heads,
-                        struct hill_why *why);
-/* The bytes that this takes beside engine_kv_bytes_needed. */
-uint64_t engine_rank_bytes_needed(const struct engine *engine, uint32_t n_past, uint32_t n_tokens);
-/* Tokens from position 0 on that are ranked; 0: none. */
-uint32_t engine_prefill_ranked(const struct engine *engine);
-/* When the prompt is computed: sums [n_layers][those] of softmax weights over rows and heads, each
- * row's softmax over the ranked tokens alone; 0 in layers with a window and in those that an
- * earlier process computed. Waits. */
-int engine_prefill_ranks(struct engine *engine, float *sums, struct hill_why *why);
 /* Right after engine_prefill_begin without a past: what the prompt's queries attend to is summed
  * too, a layer at a time. Costs about half as much as attention does again, and the last layer's
  * attention. */

@@ -210,10 +210,6 @@ struct engine {
     uint32_t selected, keys_queued; /* past tokens of the current layer; layers whose keys are */
     struct device_buffer probe, probe_kt, probe_sums; /* [n_past][heads' keys], one's, packed,
                                                          [n_past] */
-    /* of a prompt whose tokens are ranked (prefill_rank.c) */
-    struct device_buffer ranks; /* [n_layers][ranked] */
-    uint32_t ranked, n_rank_heads;
-    const uint16_t *rank_heads; /* [n_layers][n_rank_heads] */
     /* of a prompt whose attention is summed (prefill_mass.c) */
     bool weighs;
     struct device_buffer log_sums, head_sums; /* as attention.cl says */
@@ -355,10 +351,6 @@ static inline uint32_t unit_key(const struct engine *e, const struct engine_unit
     return e->selects ? e->selected : u->first;
 }
 void probe_release(struct engine *e);
-
-/* ---- prefill_rank.c ---- */
-/* Behind a unit's queries and keys, where it is a layer's last. */
-int rank_enqueue(struct engine *e, const struct engine_unit *u, struct hill_why *why);
 
 /* Where the softmax' denominators of a chunk go; NULL: nowhere. */
 static inline cl_mem mass_log_sums(const struct engine *e)

@@ -41,17 +41,17 @@ double important_mass(const float *mass, uint32_t n)
     return sum;
 }
 
-int important_choose(const float *mass, const bool *always, uint32_t n_runs, uint32_t run_tokens,
-                     uint32_t wanted, uint32_t *out)
+int important_choose(const float *mass, uint32_t n_runs, uint32_t run_tokens, uint32_t wanted,
+                     uint32_t *out)
 {
     struct run *runs = malloc((n_runs + 1ull) * sizeof *runs);
     uint32_t newest = (IMPORTANT_NEWEST + run_tokens - 1) / run_tokens;
     if (!runs)
         return HILL_E_NOMEM;
     for (uint32_t i = 0; i < n_runs; i++) {
-        bool first = always ? always[i] : i == 0 || i + newest >= n_runs;
+        bool always = i == 0 || i + newest >= n_runs;
         runs[i] = (struct run){
-            first ? INFINITY : important_mass(mass + (uint64_t)i * run_tokens, run_tokens), i};
+            always ? INFINITY : important_mass(mass + (uint64_t)i * run_tokens, run_tokens), i};
     }
     qsort(runs, n_runs, sizeof *runs, by_mass);
     for (uint32_t i = 0; i < wanted; i++)

@@ -20,8 +20,6 @@ uint32_t important_runs(uint32_t n_tokens, uint32_t run_tokens, double share);
 /* Of n tokens; a weight that is no number counts as 0. */
 double important_mass(const float *mass, uint32_t n);
 /* Of n_runs runs the `wanted` most important ones into out [wanted], ascending; mass [n_runs *
- * run_tokens] of each token. Of two that are equal the newer one. always [n_runs]: those that have
- * the first token or the newest ones, before any other; NULL: they stand in the order of the text.
- * HILL_E_NOMEM. */
-int important_choose(const float *mass, const bool *always, uint32_t n_runs, uint32_t run_tokens,
-                     uint32_t wanted, uint32_t *out);
+ * run_tokens] of each token. Of two that are equal the newer one. HILL_E_NOMEM. */
+int important_choose(const float *mass, uint32_t n_runs, uint32_t run_tokens, uint32_t wanted,
+                     uint32_t *out);

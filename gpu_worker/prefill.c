@@ -109,7 +109,6 @@ static int begin(struct engine *e, uint32_t n_past, uint32_t n_tokens,
     if (!rc)
         rc = reserve_prefill(e, n_past, n_tokens, why);
     e->weighs = e->whole_prompt = e->selects = false;
-    e->ranked = 0;
     e->n_past = n_past;
     e->n_tokens = rc ? 0 : n_tokens;
     e->tokens_given = 0;
@@ -372,8 +371,6 @@ int engine_prefill_enqueue(struct engine *e, uint32_t unit, struct hill_why *why
     int rc = e->selects ? 0 : prompt_unit_begins(e, &u, unit, why);
     if (!rc && !e->selects)
         rc = enqueue_keys(e, &u, unit, why);
-    if (!rc)
-        rc = rank_enqueue(e, &u, why);
     if (!rc && (goes_on || e->weighs))
         rc = enqueue_attention(e, &u, e->weighs ? 0 : from, why);
     if (!rc && e->weighs)

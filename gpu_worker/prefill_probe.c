@@ -72,7 +72,7 @@ static int add_head(struct engine *e, uint32_t kv_head, uint32_t stride, uint32_
     if (!rc)
         rc = LAUNCH(e, KERNEL_PROBE_KEYS, 0, e->n_past / ATTEND_KEYS, 1, NULL, why,
                     ARG_BUFFER(e->q.mem), ARG_U32(tiles), ARG_BUFFER(e->probe_kt.mem),
-                    ARG_U32(e->n_past), ARG_U32(0), ARG_U32(e->n_tokens), ARG_U32(kv_head),
+                    ARG_U32(e->n_past), ARG_U32(e->n_tokens), ARG_U32(kv_head),
                     ARG_BUFFER(e->log_sums.mem), ARG_BUFFER(e->probe_sums.mem));
     return rc;
 }

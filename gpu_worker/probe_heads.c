@@ -62,9 +62,9 @@ int probe_heads_compare(const float *sums, uint32_t n_heads, uint32_t n, uint32_
     for (uint32_t i = 0; !rc && i < n_heads * n; i++)
         all[i % n] += sums[i];
     if (!rc)
-        rc = important_choose(all, NULL, n, 1, top, of_all);
+        rc = important_choose(all, n, 1, top, of_all);
     for (uint32_t h = 0; !rc && h < n_heads; h++) {
-        rc = important_choose(sums + (size_t)h * n, NULL, n, 1, top, of_head);
+        rc = important_choose(sums + (size_t)h * n, n, 1, top, of_head);
         counts[h] = rc ? 0 : 1 + common(of_head, of_all, top);
     }
     if (!rc)

@@ -128,7 +128,6 @@ void request_free(struct request *r)
     mend_drop(r);
     selected_drop(r);
     stored_drop(r);
-    free(r->ranks);
     XXH64_freeState(r->hash);
     free(r->tokens);
     proto_free(r->message);
@@ -324,7 +323,6 @@ int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *w
         engine_prefill_whole(engine);
     if (rc)
         return rc;
-    stored_rank(r, n_past);
     r->n_past = r->loaded = n_past;
     r->units = engine_prefill_units(engine);
     r->state = REQUEST_LOADING;
@@ -490,7 +488,6 @@ int request_append_unit(struct request *r, struct hill_why *why)
     if (rc || r->unit < r->units)
         return rc;
     past_drop(r);
-    stored_take_ranks(r);
     if (r->predicted || r->over) /* computed again, for its entries alone */
         return end_prefill(r, why);
     rc = logits_file_prompt(w, r->n_past, r->prompt, why);

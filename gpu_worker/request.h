@@ -89,8 +89,6 @@ struct request {
     uint64_t loaded_bytes, loaded_entries, later_bytes; /* of the store: before that token, after */
     uint64_t cached_bytes;                              /* of loaded_entries: not read */
     double probe_ms;                                    /* finding what is important */
-    float *ranks; /* [n_layers][n_ranked]: what the prompt's newest tokens look at, or NULL */
-    uint32_t n_ranked;
     bool left_prompt, left;                             /* its whole chunks are, and all */
     bool over, saved_at_end; /* its last token is out, and it is saved before Done; that is done */
     int over_rc;             /* of that save */

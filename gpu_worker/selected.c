@@ -36,8 +36,6 @@ struct selected {
     uint8_t *keys[2];              /* of piece i in i % 2: [n_chunks][piece_bytes] */
     uint16_t *probe;               /* of the layer: [n_past][probe][head_dim] */
     uint8_t *entries;              /* of the layer: [runs][entry] */
-    uint8_t *in_text;              /* [ENGINE_PAST_TOKENS][entry], as the text stands */
-    bool *always;                  /* [n_past / run_tokens] */
     float *mass;                   /* [n_past] */
     double all_mass;               /* of them together; 0: a layer that takes all, not asked */
     struct span *spans;            /* [max(n_chunks, runs)] of the load that is asked for */
@@ -106,13 +104,11 @@ static bool allocate(struct selected *x, uint32_t entry, uint32_t most)
         x->keys[i] = malloc(x->n_chunks * x->store->piece_bytes);
     x->probe = malloc(x->n_chunks * chunk_keys_unpacked_bytes(x->store));
     x->entries = malloc(most * run);
-    x->in_text = malloc((uint64_t)ENGINE_PAST_TOKENS * entry);
-    x->always = malloc(x->n_past / x->store->run_tokens * sizeof *x->always);
     x->mass = malloc(x->n_past * sizeof *x->mass);
     x->runs = malloc(most * sizeof *x->runs);
     x->spans = malloc((most > x->n_chunks ? most : x->n_chunks) * sizeof *x->spans);
     return x->sums && x->keys[0] && x->keys[1] && x->probe && x->entries && x->mass && x->runs &&
-           x->spans && x->in_text && x->always;
+           x->spans;
 }
 
 /* HILL_TEST_IMPORTANT_LOAD=all: important tokens are found and attended to as ever, but all of the
@@ -215,8 +211,6 @@ static void release(void *selected)
     free(x->keys[1]);
     free(x->probe);
     free(x->entries);
-    free(x->in_text);
-    free(x->always);
     free(x->mass);
     free(x->spans);
     free(x);
@@ -419,20 +413,6 @@ static int unpack_keys(const struct request *r, struct hill_why *why)
     return 0;
 }
 
-/* Runs that have the first token, or one of the newest: chunks lie in orders of their own. */
-static void note_always(const struct request *r)
-{
-    const struct selected *x = r->selected;
-    uint32_t n = run_tokens(r);
-    for (uint32_t i = 0; i < x->n_past; i++) {
-        uint32_t chunk = i / CHUNK_TOKENS;
-        uint32_t token = chunk * CHUNK_TOKENS +
-                         chunk_keys_order(x->store, sums_of(x, chunk), x->layer)[i % CHUNK_TOKENS];
-        x->always[i / n] = (i % n && x->always[i / n]) || token == 0 ||
-                           token + IMPORTANT_NEWEST >= x->n_past;
-    }
-}
-
 static int choose(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
@@ -449,9 +429,8 @@ static int choose(struct request *r, struct hill_why *why)
     int64_t start = clock_now_ns();
     rc = engine_prefill_probe(r->w->engine, store->heads + (size_t)x->layer * n_probes, n_probes,
                               x->probe, x->mass, why);
-    note_always(r);
-    if (!rc && important_choose(x->mass, x->always, x->n_past / run_tokens(r), run_tokens(r),
-                                x->wanted, x->runs))
+    if (!rc &&
+        important_choose(x->mass, x->n_past / run_tokens(r), run_tokens(r), x->wanted, x->runs))
         rc = hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
     x->probe_ns += clock_now_ns() - start;
     if (rc)
@@ -500,24 +479,6 @@ static int take_runs(struct request *r, struct hill_why *why)
     return 1;
 }
 
-/* The next n of what is there. A layer without a window of which all is there is given as the text
- * stands, so that its sums are those of a prefix that was read whole. */
-static const uint8_t *next_entries(struct request *r, uint32_t n)
-{
-    struct selected *x = r->selected;
-    uint64_t bytes = worker_entry_bytes(r->w);
-    const uint8_t *next = x->entries + x->given * bytes;
-    if (x->n_runs * run_tokens(r) < x->n_past)
-        return next;
-    for (uint32_t i = 0; i < n; i += CHUNK_TOKENS, next += CHUNK_TOKENS * bytes) {
-        const uint8_t *order = chunk_keys_order(
-            x->store, sums_of(x, (x->given + i) / CHUNK_TOKENS), x->layer);
-        for (uint32_t place = 0; place < CHUNK_TOKENS; place++)
-            memcpy(x->in_text + (i + order[place]) * bytes, next + place * bytes, bytes);
-    }
-    return x->in_text;
-}
-
 /* 1, 0: the device has what was given before, or an error. */
 static int give(struct request *r, struct hill_why *why)
 {
@@ -525,7 +486,8 @@ static int give(struct request *r, struct hill_why *why)
     struct engine *e = r->w->engine;
     uint32_t all = x->n_runs * run_tokens(r), rest = all - x->given;
     uint32_t n = rest < ENGINE_PAST_TOKENS ? rest : ENGINE_PAST_TOKENS;
-    int rc = engine_prefill_past(e, x->layer, x->given, n, next_entries(r, n), why);
+    int rc = engine_prefill_past(e, x->layer, x->given, n,
+                                 x->entries + (uint64_t)x->given * worker_entry_bytes(r->w), why);
     if (rc != 1)
         return rc;
     x->given += n;

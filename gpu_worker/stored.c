@@ -253,10 +253,11 @@ static int read_chunk(struct request *r)
         log_warn("%s; it is dropped, and computed again", reason.text);
     if (rc)
         return 0;
-    uint64_t bytes = stored_pages(0, chunk_stored_bytes(&store->file.terms, x->next_n));
+    uint64_t bytes = stored_pages(0, chunk_entries_bytes(&store->file.terms, x->next_n));
     *(is_later(r) ? &r->later_bytes : &r->loaded_bytes) += bytes;
     x->due = stored_charge(r->w, bytes);
     x->read = true;
+    drive_store_add_keys(store, chunk, x->room);
     return 1;
 }
 

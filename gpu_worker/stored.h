@@ -36,13 +36,6 @@ int stored_turn(struct request *r, struct hill_why *why);
 /* Some chunks alone: 1 there are more, 0 that was all that is of use. */
 int stored_take(struct request *r, struct hill_why *why);
 
-/* A prefill over n_past tokens has begun: its tokens are ranked for the order in which they are
- * left (stored_order.c); when it is computed; and the orders of the chunk at `first`, to be freed,
- * NULL: as the text stands. */
-void stored_rank(struct request *r, uint32_t n_past);
-void stored_take_ranks(struct request *r);
-uint8_t *stored_orders(const struct request *r, uint32_t first);
-
 /* Does a request leave something yet: its prompt after its first token, the rest when it is
  * over? */
 bool stored_owes(const struct request *r);

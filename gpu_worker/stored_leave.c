@@ -230,12 +230,8 @@ static bool put(struct request *r)
     struct chunk c = wanted(r, x->first);
     c.cost = token_us(r) * c.n;
     struct drive_chunk chunk = drive_store_same(store, x->parent, &c); /* another's, meanwhile */
-    if (!chunk.stamp) {
-        uint8_t *orders = c.n_plain == CHUNK_TOKENS ? stored_orders(r, c.first) : NULL;
-        chunk = drive_store_put(store, x->parent, &c, x->room + x->put * store->file.slot_bytes,
-                                orders);
-        free(orders);
-    }
+    if (!chunk.stamp)
+        chunk = drive_store_put(store, x->parent, &c, x->room + x->put * store->file.slot_bytes);
     if (!chunk.stamp)
         return false;
     r->left_chunks++;

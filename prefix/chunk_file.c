@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "base/whole_io.h"
-#include "prefix/chunk_order.h"
 
 #define PAGE         4096u
 #define LOCK_WAIT_MS 10000 /* a killed GPU worker is gone sooner */
@@ -30,14 +29,9 @@ uint64_t chunk_entries_bytes(const struct chunk_terms *t, uint32_t n)
     return (uint64_t)t->n_layers * t->entry_bytes * n;
 }
 
-uint64_t chunk_stored_bytes(const struct chunk_terms *t, uint32_t n)
-{
-    return chunk_entries_bytes(t, n) + (n == CHUNK_TOKENS ? chunk_order_bytes(t) : 0);
-}
-
 uint64_t chunk_slot_bytes(const struct chunk_terms *t)
 {
-    return (chunk_stored_bytes(t, CHUNK_TOKENS) + PAGE - 1) / PAGE * PAGE;
+    return (chunk_entries_bytes(t, CHUNK_TOKENS) + PAGE - 1) / PAGE * PAGE;
 }
 
 uint32_t chunk_slots_of(const struct chunk_terms *t, uint64_t cap_bytes)
@@ -356,28 +350,28 @@ int chunk_file_clear_record(struct chunk_file *f, uint32_t slot, struct hill_why
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-uint64_t chunk_checksum(uint64_t stamp, const void *bytes, uint64_t n_bytes)
+uint64_t chunk_checksum(uint64_t stamp, const void *entries, uint64_t bytes)
 {
-    return XXH64(bytes, n_bytes, stamp); /* an older chunk of the slot has another */
+    return XXH64(entries, bytes, stamp); /* an older chunk of the slot has another */
 }
 
-int chunk_file_read(struct chunk_file *f, uint32_t slot, const struct chunk *c, void *stored,
+int chunk_file_read(struct chunk_file *f, uint32_t slot, const struct chunk *c, void *entries,
                     struct hill_why *why)
 {
-    uint64_t bytes = chunk_stored_bytes(&f->terms, c->n), at = slot * f->slot_bytes;
-    int64_t n = read_at(f->data_fd, at, stored, bytes, f->dir, DATA_NAME, why);
+    uint64_t bytes = chunk_entries_bytes(&f->terms, c->n), at = slot * f->slot_bytes;
+    int64_t n = read_at(f->data_fd, at, entries, bytes, f->dir, DATA_NAME, why);
     if (n < 0)
         return (int)n;
-    if (n < (int64_t)bytes || chunk_checksum(c->stamp, stored, bytes) != c->checksum)
+    if (n < (int64_t)bytes || chunk_checksum(c->stamp, entries, bytes) != c->checksum)
         return hill_fail(
             why, HILL_E_DAMAGED, "prefix store %.300s: chunk %u of " DATA_NAME " is damaged: %s",
             f->dir, slot, n < (int64_t)bytes ? "the file is too short" : "its checksum is wrong");
     return 0;
 }
 
-int chunk_file_write(struct chunk_file *f, uint32_t slot, const void *stored, uint64_t bytes,
+int chunk_file_write(struct chunk_file *f, uint32_t slot, const void *entries, uint64_t bytes,
                      struct hill_why *why)
 {
-    return chunk_file_write_at(f->data_fd, slot * f->slot_bytes, stored, bytes, f->dir, DATA_NAME,
+    return chunk_file_write_at(f->data_fd, slot * f->slot_bytes, entries, bytes, f->dir, DATA_NAME,
                                why);
 }

@@ -5,9 +5,7 @@
  * What: reading, checking and writing. Layout, all numbers little endian:
  *     chunks.index   struct chunk_file_header, filled up to CHUNK_FILE_HEAD; then a struct
  *                    chunk_record a slot (all zero: the slot is free)
- *     chunks.data    slot_bytes a slot: [layer][token] entries, K then V of all KV heads in FP16;
- *                    of a full chunk in an order of their own, which stands behind them
- *                    (chunk_order.h)
+ *     chunks.data    slot_bytes a slot: [layer][token] entries, K then V of all KV heads in FP16
  * A record is 512 bytes, which a drive writes whole or not at all, with a checksum of its own and
  * one of its slot's entries; it is cleared before the slot is written over and written after it.
  * So whenever a process is killed a slot is whole or free, without a flush; after a power cut a
@@ -25,7 +23,7 @@
 #include "prefix/chunk_tree.h"
 
 #define CHUNK_FILE_MAGIC   UINT64_C(0x3158465052504c48) /* "HLPRPFX1" */
-#define CHUNK_FILE_VERSION 3u /* 1: another rank, 2: no order */
+#define CHUNK_FILE_VERSION 2u                           /* 1: another rank */
 #define CHUNK_FILE_HEAD    4096u
 #define CHUNK_LAYERS_MAX   1024u
 #define CHUNK_ENTRY_MAX    (1u << 18)
@@ -67,10 +65,8 @@ struct chunk_file {
     uint32_t n_slots; /* that the cap has room for */
 };
 
-/* Entries of a chunk of n tokens; and as it is stored: those of a full one with their order
- * (chunk_order.h). A slot has room for that, in whole pages. */
+/* Of a chunk of n tokens; a slot has room for CHUNK_TOKENS, in whole pages. */
 uint64_t chunk_entries_bytes(const struct chunk_terms *terms, uint32_t n);
-uint64_t chunk_stored_bytes(const struct chunk_terms *terms, uint32_t n);
 uint64_t chunk_slot_bytes(const struct chunk_terms *terms);
 /* What a cap has room for, with the records. */
 uint32_t chunk_slots_of(const struct chunk_terms *terms, uint64_t cap_bytes);
@@ -94,12 +90,12 @@ int chunk_file_write_record(struct chunk_file *file, uint32_t slot, const struct
                             uint64_t parent_stamp, struct hill_why *why);
 int chunk_file_clear_record(struct chunk_file *file, uint32_t slot, struct hill_why *why);
 
-/* A chunk as it is stored, chunk_stored_bytes, checked. */
-int chunk_file_read(struct chunk_file *file, uint32_t slot, const struct chunk *chunk, void *stored,
-                    struct hill_why *why);
-int chunk_file_write(struct chunk_file *file, uint32_t slot, const void *stored, uint64_t bytes,
+/* All entries of a chunk, chunk_entries_bytes, checked. */
+int chunk_file_read(struct chunk_file *file, uint32_t slot, const struct chunk *chunk,
+                    void *entries, struct hill_why *why);
+int chunk_file_write(struct chunk_file *file, uint32_t slot, const void *entries, uint64_t bytes,
                      struct hill_why *why);
-uint64_t chunk_checksum(uint64_t stamp, const void *bytes, uint64_t n_bytes);
+uint64_t chunk_checksum(uint64_t stamp, const void *entries, uint64_t bytes);
 
 /* Of any file of the folder: "DOING prefix store DIR/NAME failed", with errno; bytes are written
  * whole, or that is said. */

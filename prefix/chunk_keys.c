@@ -12,7 +12,6 @@
 #include <xxhash.h>
 
 #include "base/log.h"
-#include "prefix/chunk_order.h"
 #include "prefix/probe_keys.h"
 
 #define PAGE      4096u
@@ -23,7 +22,7 @@
 
 struct sums { /* as they lie in the file */
     uint64_t stamp, checksum;
-    uint64_t of[]; /* keys [n_layers], runs [n_layers][n_runs]; orders [n_layers][CHUNK_TOKENS] */
+    uint64_t of[]; /* keys [n_layers], runs [n_layers][n_runs] */
 };
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -58,12 +57,6 @@ static uint64_t layer_bytes(const struct chunk_shape *s)
     return probe_keys_bytes(CHUNK_TOKENS, s->n_probes * s->head_dim);
 }
 
-/* Checksums and orders. */
-static uint64_t sums_of_bytes(const struct chunk_keys *k)
-{
-    return 8ull * k->terms.n_layers * (1 + k->n_runs) + chunk_order_bytes(&k->terms);
-}
-
 static void measure(struct chunk_keys *k)
 {
     uint64_t n_layers = k->terms.n_layers;
@@ -71,7 +64,7 @@ static void measure(struct chunk_keys *k)
     k->n_runs = CHUNK_TOKENS / k->run_tokens;
     k->head_bytes =
         pages(sizeof(struct chunk_keys_header) + n_layers * k->shape.n_probes * sizeof *k->heads);
-    k->sums_bytes = pages(sizeof(struct sums) + sums_of_bytes(k));
+    k->sums_bytes = pages(sizeof(struct sums) + 8 * n_layers * (1 + k->n_runs));
     uint64_t pieces = up(n_layers * layer_bytes(&k->shape), PIECE);
     k->piece_layers = (uint32_t)up(n_layers, pieces);
     k->piece_bytes = pages(k->piece_layers * layer_bytes(&k->shape));
@@ -254,10 +247,10 @@ void chunk_keys_remove(const char *dir)
 
 static uint64_t sums_checksum(const struct chunk_keys *k, const struct sums *s)
 {
-    return XXH64(s->of, sums_of_bytes(k), s->stamp);
+    return XXH64(s->of, 8ull * k->terms.n_layers * (1 + k->n_runs), s->stamp);
 }
 
-/* One layer's keys [place][probe][head_dim] out of its entries. */
+/* One layer's keys [token][probe][head_dim] out of its entries. */
 static void pick_keys(const struct chunk_keys *k, uint32_t layer, const uint8_t *entries,
                       uint8_t *to)
 {
@@ -269,7 +262,7 @@ static void pick_keys(const struct chunk_keys *k, uint32_t layer, const uint8_t 
                    bytes);
 }
 
-int chunk_keys_write(const struct chunk_keys *k, uint32_t slot, uint64_t stamp, const void *stored,
+int chunk_keys_write(const struct chunk_keys *k, uint32_t slot, uint64_t stamp, const void *entries,
                      struct hill_why *why)
 {
     uint8_t *block = calloc(1, k->slot_bytes);
@@ -283,7 +276,7 @@ int chunk_keys_write(const struct chunk_keys *k, uint32_t slot, uint64_t stamp, 
     uint64_t run_bytes = chunk_keys_run_bytes(k), n_layers = k->terms.n_layers;
     s->stamp = stamp;
     for (uint32_t l = 0; l < n_layers; l++) {
-        const uint8_t *layer = (const uint8_t *)stored + l * run_bytes * k->n_runs;
+        const uint8_t *layer = (const uint8_t *)entries + l * run_bytes * k->n_runs;
         uint8_t *keys = block + k->sums_bytes + in_slot(k, l);
         pick_keys(k, l, layer, (uint8_t *)picked);
         probe_keys_pack(picked, CHUNK_TOKENS, k->shape.n_probes * k->shape.head_dim, keys);
@@ -292,9 +285,6 @@ int chunk_keys_write(const struct chunk_keys *k, uint32_t slot, uint64_t stamp, 
             s->of[n_layers + l * k->n_runs + r] =
                 chunk_checksum(stamp, layer + r * run_bytes, run_bytes);
     }
-    memcpy(s->of + n_layers * (1 + k->n_runs),
-           (const uint8_t *)stored + n_layers * run_bytes * k->n_runs,
-           chunk_order_bytes(&k->terms));
     s->checksum = sums_checksum(k, s);
     int rc = write_at(k, chunk_keys_sums_at(k, slot), block, k->slot_bytes, why);
     free(block);
@@ -318,20 +308,10 @@ void chunk_keys_forget(const struct chunk_keys *k, uint32_t slot)
         log_warn("%s", why.text);
 }
 
-const uint8_t *chunk_keys_order(const struct chunk_keys *k, const void *sums, uint32_t layer)
-{
-    const struct sums *s = sums;
-    const void *orders = s->of + (size_t)k->terms.n_layers * (1 + k->n_runs);
-    return (const uint8_t *)orders + (size_t)layer * CHUNK_TOKENS;
-}
-
 bool chunk_keys_are_sums(const struct chunk_keys *k, const void *sums, uint64_t stamp)
 {
     const struct sums *s = sums;
-    bool whole = s->stamp == stamp && s->checksum == sums_checksum(k, s);
-    for (uint32_t l = 0; whole && l < k->terms.n_layers; l++)
-        whole = chunk_order_is_whole(chunk_keys_order(k, sums, l));
-    return whole;
+    return s->stamp == stamp && s->checksum == sums_checksum(k, s);
 }
 
 bool chunk_keys_fit(const struct chunk_keys *k, const void *sums, uint32_t layer, const void *keys)

@@ -9,9 +9,8 @@
  *     [layer] of the probe heads' dimensions as columns, in four bits (prefix/probe_keys.h); some
  *     layers make a piece of eight pages or less, filled up to whole ones, since one layer's keys
  *     are less than a page
- * Keys stand as the entries lie: in each layer's own order (chunk_order.h). Checksums: uint64_t
- * stamp of the chunk, one of all that follow, one of each layer's keys, then of each layer's runs
- * in chunks.data; behind them a copy of the orders. A run is as few tokens as fill whole pages, or a whole chunk.
+ * Checksums: uint64_t stamp of the chunk, one of all that follow, one of each layer's keys, then of
+ * each layer's runs in chunks.data. A run is as few tokens as fill whole pages, or a whole chunk.
  * Only full chunks have keys. All of it follows from chunks.data: where it is not there, or not
  * what it should be, a chunk is read whole and its keys are written again. So nothing of it is
  * flushed, a stamp says whose keys they are, and a header of another choice or shape begins anew.
@@ -23,7 +22,7 @@
 #include "prefix/chunk_file.h"
 
 #define CHUNK_KEYS_MAGIC   UINT64_C(0x3153594b504c4948) /* "HILPKYS1" */
-#define CHUNK_KEYS_VERSION 3u
+#define CHUNK_KEYS_VERSION 2u
 #define CHUNK_PROBES_MAX   16u
 
 /* Of the model; n_probes of each layer's KV heads have their keys here. */
@@ -70,9 +69,9 @@ void chunk_keys_cut(const struct chunk_keys *keys, uint32_t n_slots);
 void chunk_keys_close(struct chunk_keys *keys); /* also after a failed open */
 void chunk_keys_remove(const char *dir);        /* the file, if there is one */
 
-/* Keys and checksums of a full chunk, as it is stored: chunk_stored_bytes. */
+/* Keys and checksums of a full chunk: entries [layer][CHUNK_TOKENS][entry]. */
 int chunk_keys_write(const struct chunk_keys *keys, uint32_t slot, uint64_t stamp,
-                     const void *stored, struct hill_why *why);
+                     const void *entries, struct hill_why *why);
 
 /* Are the slot's of the chunk of that stamp? (What a kill has cut short is found by checksums.) */
 bool chunk_keys_has(const struct chunk_keys *keys, uint32_t slot, uint64_t stamp);
@@ -94,8 +93,6 @@ static inline uint64_t chunk_keys_run_bytes(const struct chunk_keys *keys)
 
 /* Are what was read the sums of the chunk of that stamp; and are these its keys, its run? */
 bool chunk_keys_are_sums(const struct chunk_keys *keys, const void *sums, uint64_t stamp);
-/* Of sums that are: the tokens of the layer's places [CHUNK_TOKENS]. */
-const uint8_t *chunk_keys_order(const struct chunk_keys *keys, const void *sums, uint32_t layer);
 bool chunk_keys_fit(const struct chunk_keys *keys, const void *sums, uint32_t layer,
                     const void *layer_keys);
 /* A layer's keys of a chunk, in FP16: [token][probe][head_dim]. */

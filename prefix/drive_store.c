@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "prefix/chunk_order.h"
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
@@ -270,32 +269,6 @@ int drive_store_find(struct drive_store *s, const struct chunk_query *q, struct 
     return 0;
 }
 
-static void add_keys(struct drive_store *s, uint32_t slot, const struct chunk *c,
-                     const void *stored)
-{
-    struct chunk_job job = {.kind = CHUNK_JOB_KEYS, .slot = slot};
-    if (!s->keys || c->n < CHUNK_TOKENS || chunk_keys_has(s->keys, slot, c->stamp))
-        return;
-    job.chunk = *c;
-    job.bytes = chunk_stored_bytes(&s->file.terms, c->n);
-    chunk_writer_give(s->writer, &job, stored);
-}
-
-/* As it is stored, into the order of the text. */
-static int unfold(struct drive_store *s, uint32_t slot, const struct chunk *c, void *stored,
-                  struct hill_why *why)
-{
-    add_keys(s, slot, c, stored);
-    int rc = c->n == CHUNK_TOKENS ? chunk_order_restore(&s->file.terms, stored) : 0;
-    if (rc == HILL_E_NOMEM)
-        return hill_fail(why, HILL_E_WOULD_BLOCK, "no memory for a chunk of the prefix store");
-    return rc ? hill_fail(why, rc,
-                          "prefix store %.300s: chunk %u of chunks.data is damaged: the order of "
-                          "its tokens is none",
-                          s->file.dir, slot)
-              : 0;
-}
-
 int drive_store_read(struct drive_store *s, struct drive_chunk chunk, void *entries, uint32_t *n,
                      double *cost, struct hill_why *why)
 {
@@ -307,9 +280,7 @@ int drive_store_read(struct drive_store *s, struct drive_chunk chunk, void *entr
     *n = c->n;
     *cost = c->cost;
     int rc = found ? 0 : chunk_file_read(&s->file, chunk.slot, c, entries, why);
-    if (!rc)
-        rc = unfold(s, chunk.slot, c, entries, why);
-    if (rc && rc != HILL_E_WOULD_BLOCK)
+    if (rc)
         drop(s, chunk.slot);
     return rc;
 }
@@ -332,6 +303,17 @@ void drive_store_keep_keys(struct drive_store *s, struct chunk_keys *keys)
 {
     s->keys = keys;
     chunk_keys_cut(keys, s->file.n_slots); /* the cap may have fallen */
+}
+
+void drive_store_add_keys(struct drive_store *s, struct drive_chunk chunk, const void *entries)
+{
+    const struct chunk *c = still_there(s, chunk);
+    struct chunk_job job = {.kind = CHUNK_JOB_KEYS, .slot = chunk.slot};
+    if (!c || !s->keys || c->n < CHUNK_TOKENS || chunk_keys_has(s->keys, chunk.slot, chunk.stamp))
+        return;
+    job.chunk = *c;
+    job.bytes = chunk_entries_bytes(&s->file.terms, c->n);
+    chunk_writer_give(s->writer, &job, entries);
 }
 
 /* ---- leaving --------------------------------------------------------------------------------- */
@@ -372,9 +354,8 @@ static uint32_t make_room(struct drive_store *s, uint32_t spared)
     return slot;
 }
 
-/* As it is stored. */
-static struct drive_chunk put(struct drive_store *s, struct drive_chunk parent,
-                              const struct chunk *chunk, const void *stored)
+struct drive_chunk drive_store_put(struct drive_store *s, struct drive_chunk parent,
+                                   const struct chunk *chunk, const void *entries)
 {
     struct chunk_job job = {.kind = CHUNK_JOB_PUT, .parent_stamp = parent.stamp};
     struct chunk c = *chunk;
@@ -385,36 +366,20 @@ static struct drive_chunk put(struct drive_store *s, struct drive_chunk parent,
     job.slot = make_room(s, c.parent);
     if (job.slot == CHUNK_NONE)
         return (struct drive_chunk){0};
-    job.bytes = chunk_stored_bytes(&s->file.terms, c.n);
+    job.bytes = chunk_entries_bytes(&s->file.terms, c.n);
     c.stamp = next_stamp(s);
     c.uses = 1;
     c.rank = 0;
-    c.checksum = chunk_checksum(c.stamp, stored, job.bytes);
+    c.checksum = chunk_checksum(c.stamp, entries, job.bytes);
     if (chunk_tree_add(&s->tree, job.slot, &c))
         return (struct drive_chunk){0};
     job.chunk = s->tree.chunks[job.slot]; /* ranked */
-    if (chunk_writer_give(s->writer, &job, stored)) {
+    if (chunk_writer_give(s->writer, &job, entries)) {
         chunk_tree_remove(&s->tree, job.slot);
         return (struct drive_chunk){0};
     }
-    const struct drive_chunk written = {job.slot, c.stamp};
+    const struct drive_chunk put = {job.slot, c.stamp};
     if (chunk_tree_needless(&s->tree, job.slot) != CHUNK_NONE && s->n_covers < DRIVE_COVERS_MAX)
-        s->covers[s->n_covers++] = (struct drive_cover){written, chunk_writer_given(s->writer)};
-    return written;
-}
-
-struct drive_chunk drive_store_put(struct drive_store *s, struct drive_chunk parent,
-                                   const struct chunk *chunk, const void *entries,
-                                   const uint8_t *orders)
-{
-    if (chunk->n < CHUNK_TOKENS)
-        return put(s, parent, chunk, entries);
-    void *stored = malloc(chunk_stored_bytes(&s->file.terms, CHUNK_TOKENS));
-    struct drive_chunk written = {0};
-    if (stored) {
-        chunk_order_store(&s->file.terms, entries, orders, stored);
-        written = put(s, parent, chunk, stored);
-    }
-    free(stored);
-    return written;
+        s->covers[s->n_covers++] = (struct drive_cover){put, chunk_writer_given(s->writer)};
+    return put;
 }

@@ -61,9 +61,8 @@ void drive_store_flush(struct drive_store *store);
 /* As chunk_tree_find; chunks [n / CHUNK_TOKENS + 1]. HILL_E_NOMEM. */
 int drive_store_find(struct drive_store *store, const struct chunk_query *query,
                      struct chunk_hit *hit, struct drive_chunk *chunks);
-/* Its entries: [layer][chunk's n] in the order of the text, into room for a slot. *n: tokens of the
- * chunk. Where it has no keys and is to have them, they are written. HILL_E_WOULD_BLOCK: it has
- * gone meanwhile, or there is no memory; HILL_E_DAMAGED, or what errno says: it is dropped with
+/* Its entries: [layer][chunk's n] into room for a slot. *n: tokens of the chunk.
+ * HILL_E_WOULD_BLOCK: it has gone meanwhile; HILL_E_DAMAGED, or what errno says: it is dropped with
  * what follows it. */
 int drive_store_read(struct drive_store *store, struct drive_chunk chunk, void *entries,
                      uint32_t *n, double *cost, struct hill_why *why);
@@ -75,17 +74,17 @@ void drive_store_use(struct drive_store *store, struct drive_chunk chunk);
 struct drive_chunk drive_store_same(struct drive_store *store, struct drive_chunk parent,
                                     const struct chunk *wanted);
 /* Write one behind `parent`: tokens, n, n_plain, first, settings, owner and cost are the caller's,
- * entries [layer][n] in the order of the text. orders [layer][CHUNK_TOKENS]: how those of a full
- * chunk are to lie (chunk_order.h), or NULL. Stamp 0: there is no room, in the store or in the
- * queue, no memory, or its parent has gone. */
+ * entries [layer][n]. Stamp 0: there is no room, in the store or in the queue, or its parent has
+ * gone. */
 struct drive_chunk drive_store_put(struct drive_store *store, struct drive_chunk parent,
-                                   const struct chunk *chunk, const void *entries,
-                                   const uint8_t *orders);
+                                   const struct chunk *chunk, const void *entries);
 
-/* From now on chunks are written with their keys, those without when they are read (no room in the
- * queue: when they are read next); before anything is put. The store owns the keys then; their heads
- * are chosen. */
+/* From now on chunks are written with their keys; before anything is put. The store owns them then;
+ * their heads are chosen. */
 void drive_store_keep_keys(struct drive_store *store, struct chunk_keys *keys);
+/* The same of a chunk that was read whole, where it has none. No room in the queue: when it is read
+ * next. */
+void drive_store_add_keys(struct drive_store *store, struct drive_chunk chunk, const void *entries);
 
 /* Has the queue room for one more? */
 bool drive_store_takes(struct drive_store *store);

@@ -68,7 +68,7 @@ static void use(struct drive_store *s)
     uint32_t tokens[300];
     struct drive_chunk chunks[300 / CHUNK_TOKENS + 1], parent = {0};
     struct chunk_hit hit;
-    uint8_t room[CHUNK_TOKENS * 64]; /* a slot's */
+    uint8_t room[CHUNK_TOKENS * 32];
     struct hill_why why;
     for (uint32_t i = 0; i < s->tree.n_room; i++) {
         const struct chunk *c = chunk_at(&s->tree, i);
@@ -93,7 +93,7 @@ static void use(struct drive_store *s)
     for (uint32_t i = 0; i < 3; i++) {
         struct chunk c = {
             .settings = 9, .first = i * CHUNK_TOKENS, .n = 64, .n_plain = 64, .cost = 1};
-        parent = drive_store_put(s, parent, &c, room, NULL);
+        parent = drive_store_put(s, parent, &c, room);
     }
 }
 

@@ -25,7 +25,6 @@
 
 enum { LAYERS = 3, KV_HEADS = 3, HEAD_DIM = 16, PROBES = 2, SLOTS = 5 };
 enum { ENTRY = 4 * KV_HEADS * HEAD_DIM, CHUNK = LAYERS * 64 * ENTRY, KEY = 2 * HEAD_DIM };
-enum { STORED = CHUNK + LAYERS * 64 }; /* with the orders of its layers' tokens */
 
 static const struct chunk_terms terms = {.model_bytes = 1000,
                                          .model_identity = 77,
@@ -35,7 +34,7 @@ static const struct chunk_terms terms = {.model_bytes = 1000,
 static const struct chunk_shape shape = {KV_HEADS, HEAD_DIM, PROBES, 0};
 static const uint16_t heads[LAYERS * PROBES] = {0, 2, 1, 2, 0, 1};
 static char folder[] = "/tmp/hill-test-keys-XXXXXX";
-static uint8_t entries[SLOTS][STORED];
+static uint8_t entries[SLOTS][CHUNK];
 
 static const char *path(const char *name)
 {
@@ -90,14 +89,6 @@ static uint64_t stamp_of(uint32_t slot)
     return 1000 + slot * 7;
 }
 
-/* Orders of so many layers, each another. */
-static void draw_orders(uint8_t *orders, uint32_t n_layers)
-{
-    for (uint32_t l = 0; l < n_layers; l++)
-        for (uint32_t i = 0, step = 1 + 2 * draw(32), from = draw(64); i < 64; i++)
-            orders[l * 64 + i] = (uint8_t)((from + i * step) % 64);
-}
-
 static void write_all(struct chunk_keys *k)
 {
     struct hill_why why;
@@ -105,7 +96,6 @@ static void write_all(struct chunk_keys *k)
     for (uint32_t s = 0; s < SLOTS; s++) {
         for (uint32_t i = 0; i < CHUNK; i++)
             entries[s][i] = (uint8_t)draw(256);
-        draw_orders(entries[s] + CHUNK, LAYERS);
         assert_int_equal(pwrite(fd, entries[s], CHUNK, (off_t)(s * chunk_slot_bytes(&terms))),
                          CHUNK);
         assert_int_equal(chunk_keys_write(k, s, stamp_of(s), entries[s], &why), 0);
@@ -143,7 +133,6 @@ static void check_layer(const struct chunk_keys *k, const uint8_t *sums, uint32_
             (struct span){k->data_fd, chunk_keys_run_at(k, slot, layer, r), run, data + r * run};
     read_all(spans, 1 + k->n_runs);
     assert_true(chunk_keys_fit(k, sums, layer, keys));
-    assert_memory_equal(chunk_keys_order(k, sums, layer), entries[slot] + CHUNK + layer * 64, 64);
     for (uint32_t t = 0; t < 64; t++) {
         const uint8_t *entry = entries[slot] + (layer * 64 + t) * ENTRY;
         assert_memory_equal(data + t * ENTRY, entry, ENTRY);
@@ -203,7 +192,7 @@ static void layers_lie_in_pieces(void **unused)
     enum { MANY = 31, SLOT = 1, KEYS = 64 * PROBES * HEAD_DIM };
     struct chunk_terms many = terms;
     uint16_t probes[MANY * PROBES], picked[KEYS];
-    uint8_t *chunk = malloc(MANY * 64 * (ENTRY + 1)), wanted[64 * PROBES * KEY], keys[sizeof wanted];
+    uint8_t *chunk = malloc(MANY * 64 * ENTRY), wanted[64 * PROBES * KEY], keys[sizeof wanted];
     struct chunk_keys k;
     struct hill_why why;
     (void)unused;
@@ -212,7 +201,6 @@ static void layers_lie_in_pieces(void **unused)
         probes[i] = (uint16_t)draw(KV_HEADS);
     for (uint32_t i = 0; i < MANY * 64 * ENTRY; i++)
         chunk[i] = (uint8_t)draw(256);
-    draw_orders(chunk + MANY * 64 * ENTRY, MANY);
     assert_int_equal(chunk_keys_open(&k, folder, &many, &shape, &why), 0);
     assert_int_equal(chunk_keys_choose(&k, probes, &why), 0);
     assert_true(k.piece_layers < MANY && MANY % k.piece_layers);
@@ -311,32 +299,12 @@ static void what_cannot_be_read_says_so(void **unused)
 }
 
 static struct drive_chunk put(struct drive_store *s, struct drive_chunk parent, uint32_t first,
-                              uint32_t n, const void *from, const uint8_t *orders)
+                              uint32_t n, const void *from)
 {
     struct chunk c = {.first = first, .n = n, .n_plain = n};
     for (uint32_t i = 0; i < n; i++)
         c.tokens[i] = draw(50);
-    return drive_store_put(s, parent, &c, from, orders);
-}
-
-/* Each run has the tokens that its order says, and its checksum. */
-static void lies_as_ordered(const struct chunk_keys *k, struct drive_chunk chunk,
-                            const uint8_t *text, const uint8_t *orders)
-{
-    uint8_t *sums = read_sums(k, chunk.slot), run[64 * ENTRY];
-    uint64_t bytes = chunk_keys_run_bytes(k);
-    assert_true(chunk_keys_are_sums(k, sums, chunk.stamp));
-    for (uint32_t l = 0; l < LAYERS; l++)
-        for (uint32_t r = 0; r < k->n_runs; r++) {
-            read_all(&(struct span){k->data_fd, chunk_keys_run_at(k, chunk.slot, l, r), bytes, run},
-                     1);
-            assert_true(chunk_keys_run_fits(k, sums, l, r, run));
-            for (uint32_t i = 0; i < k->run_tokens; i++) {
-                uint32_t token = orders[l * 64 + r * k->run_tokens + i];
-                assert_memory_equal(run + i * ENTRY, text + (l * 64 + token) * ENTRY, ENTRY);
-            }
-        }
-    free(sums);
+    return drive_store_put(s, parent, &c, from);
 }
 
 /* Full chunks have keys: those that are put, and those from before when they are read. All files
@@ -349,32 +317,22 @@ static void a_store_writes_keys(void **unused)
     struct chunk_keys *k = calloc(1, sizeof *k);
     struct drive_store s;
     struct hill_why why;
-    static uint8_t room[STORED];
-    uint8_t orders[LAYERS * 64];
-    uint32_t n;
-    double cost;
     assert_int_equal(drive_store_open(&s, folder, &terms, left, &why), 0);
-    struct drive_chunk before = put(&s, none, 0, 64, entries[0], NULL);
+    struct drive_chunk before = put(&s, none, 0, 64, entries[0]);
     drive_store_flush(&s);
     open_keys(k, &shape);
     assert_int_equal(chunk_keys_choose(k, heads, &why), 0);
     drive_store_keep_keys(&s, k);
     assert_false(chunk_keys_has(k, before.slot, before.stamp));
-    assert_int_equal(drive_store_read(&s, before, room, &n, &cost, &why), 0);
-    draw_orders(orders, LAYERS);
-    struct drive_chunk parent = put(&s, none, 0, 64, entries[1], orders);
-    struct drive_chunk last = put(&s, parent, 64, 10, entries[2], NULL);
-    assert_int_equal(drive_store_read(&s, parent, room, &n, &cost, &why), 0); /* out of the queue */
-    assert_memory_equal(room, entries[1], CHUNK);
+    drive_store_add_keys(&s, before, entries[0]);
+    struct drive_chunk parent = put(&s, none, 0, 64, entries[1]);
+    struct drive_chunk last = put(&s, parent, 64, 10, entries[2]);
     drive_store_flush(&s);
-    assert_int_equal(drive_store_read(&s, parent, room, &n, &cost, &why), 0);
-    assert_memory_equal(room, entries[1], CHUNK);
-    lies_as_ordered(k, parent, entries[1], orders);
     assert_true(chunk_keys_has(k, before.slot, before.stamp));
     assert_true(chunk_keys_has(k, parent.slot, parent.stamp));
     assert_false(chunk_keys_has(k, last.slot, last.stamp));
     for (int i = 0; i < 200; i++) {
-        put(&s, none, 0, 64, entries[i % SLOTS], NULL);
+        put(&s, none, 0, 64, entries[i % SLOTS]);
         drive_store_flush(&s);
     }
     assert_true(s.n_evicted > 0 && s.file.n_slots > 4);

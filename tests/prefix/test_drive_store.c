@@ -39,7 +39,7 @@ static const struct chunk_terms terms = {.model_bytes = 1000,
                                          .entry_bytes = ENTRY,
                                          .n_vocab = 50};
 static char folder[] = "/tmp/hill-test-store-XXXXXX";
-static uint8_t room[CHUNK_TOKENS * LAYERS * (ENTRY + 1)]; /* a slot's: entries, orders */
+static uint8_t room[CHUNK_TOKENS * LAYERS * ENTRY];
 
 static uint64_t cap(uint32_t slots)
 {
@@ -198,18 +198,6 @@ static void note_gone(const struct drive_store *s, bool full, int spared, int ad
         assert_true(victim >= 0 && facts[victim].rank == least);
 }
 
-static void draw_order(uint8_t *order)
-{
-    for (uint32_t i = 0; i < CHUNK_TOKENS; i++)
-        order[i] = (uint8_t)i;
-    for (uint32_t i = CHUNK_TOKENS - 1; i > 0; i--) {
-        uint32_t j = draw(i + 1);
-        uint8_t other = order[i];
-        order[i] = order[j];
-        order[j] = other;
-    }
-}
-
 static int leave_chunk(struct drive_store *s, int parent, struct chunk *c, const uint32_t *tokens)
 {
     int id = n_facts;
@@ -228,10 +216,7 @@ static int leave_chunk(struct drive_store *s, int parent, struct chunk *c, const
     memcpy(f->tokens, tokens, (c->first + c->n) * sizeof *tokens);
     fill(f, id, room);
     bool full = n_live() == SLOTS;
-    uint8_t orders[LAYERS * CHUNK_TOKENS];
-    for (uint32_t layer = 0; layer < LAYERS; layer++)
-        draw_order(orders + layer * CHUNK_TOKENS);
-    f->chunk = drive_store_put(s, before, c, room, draw(2) ? orders : NULL);
+    f->chunk = drive_store_put(s, before, c, room);
     if (!f->chunk.stamp) /* the only leaf is its parent */
         return -1;
     n_facts++;
@@ -348,8 +333,7 @@ static void flip(struct drive_store *s)
     if (!f->live || f->damaged)
         return;
     drive_store_flush(s);
-    uint32_t stored = f->n * LAYERS * (ENTRY + (f->n == CHUNK_TOKENS)); /* with its orders */
-    off_t at = (off_t)(f->chunk.slot * s->file.slot_bytes + draw(stored));
+    off_t at = (off_t)(f->chunk.slot * s->file.slot_bytes + draw(f->n * LAYERS * ENTRY));
     uint8_t byte;
     assert_int_equal(pread(s->file.data_fd, &byte, 1, at), 1);
     byte ^= (uint8_t)(1u << draw(8));
@@ -424,7 +408,7 @@ static void make_store(struct drive_store *s, uint64_t cap_bytes)
     for (uint32_t i = 0; i < 3; i++) {
         struct chunk c = {.settings = 1, .first = i * CHUNK_TOKENS, .n = CHUNK_TOKENS, .cost = 1};
         c.n_plain = c.n;
-        parent = drive_store_put(s, parent, &c, room, NULL);
+        parent = drive_store_put(s, parent, &c, room);
         assert_true(parent.stamp != 0);
     }
 }
@@ -464,7 +448,7 @@ static void test_refused(void **unused)
     check_refused(&terms, cap(0), HILL_E_INVALID, "holds no chunk");
     uint32_t version = CHUNK_FILE_VERSION + 1;
     poke("chunks.index", 8, &version, sizeof version);
-    check_refused(&terms, cap(8), HILL_E_DAMAGED, "has version 4, this program reads 3");
+    check_refused(&terms, cap(8), HILL_E_DAMAGED, "has version 3, this program reads 2");
     version = CHUNK_FILE_VERSION;
     poke("chunks.index", 8, &version, sizeof version);
     poke("chunks.index", 20, "x", 1);
@@ -546,7 +530,7 @@ static void test_a_full_disk(void **unused)
     memset(room, 2, sizeof room);
     for (uint32_t i = 0; i < 4; i++) {
         c.tokens[0] = 1 + i;
-        drive_store_put(&s, (struct drive_chunk){0}, &c, room, NULL);
+        drive_store_put(&s, (struct drive_chunk){0}, &c, room);
         drive_store_flush(&s);
         assert_true(s.tree.n_chunks <= 3);
         assert_true(s.full);
@@ -575,7 +559,7 @@ static void test_covered(void **unused)
     struct rlimit before, least;
     make_store(&s, cap(8));
     struct chunk c = {.settings = 1, .n = 10, .n_plain = 10, .cost = 1, .tokens = {9}};
-    const struct drive_chunk none = {0}, part = drive_store_put(&s, none, &c, room, NULL);
+    const struct drive_chunk none = {0}, part = drive_store_put(&s, none, &c, room);
     drive_store_flush(&s);
     getrlimit(RLIMIT_FSIZE, &before);
     least = before;
@@ -583,7 +567,7 @@ static void test_covered(void **unused)
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &least), 0);
     c.n = c.n_plain = 20;
-    assert_true(drive_store_put(&s, none, &c, room, NULL).stamp != 0);
+    assert_true(drive_store_put(&s, none, &c, room).stamp != 0);
     assert_int_equal(s.tree.n_chunks, 5); /* until that is known, both */
     drive_store_flush(&s);
     assert_int_equal(s.tree.n_chunks, 4);
@@ -593,7 +577,7 @@ static void test_covered(void **unused)
     assert_int_equal(drive_store_open(&s, folder, &terms, cap(8), &why), 0);
     assert_int_equal(s.tree.n_chunks, 4);
     assert_int_equal(s.tree.chunks[part.slot].stamp, part.stamp);
-    const struct drive_chunk whole = drive_store_put(&s, none, &c, room, NULL);
+    const struct drive_chunk whole = drive_store_put(&s, none, &c, room);
     drive_store_flush(&s);
     assert_int_equal(s.tree.n_chunks, 4);
     assert_null(chunk_at(&s.tree, part.slot));

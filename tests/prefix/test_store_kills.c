@@ -141,7 +141,7 @@ static void draw_text(struct text *t)
 
 static void leave(struct drive_store *s)
 {
-    static uint8_t entries[CHUNK_TOKENS * LAYERS * (ENTRY + 1)];
+    static uint8_t entries[CHUNK_TOKENS * LAYERS * ENTRY];
     struct text *t = &shared->texts[draw(TEXTS)], drawn;
     struct drive_chunk parent = {0};
     draw_text(&drawn);
@@ -158,7 +158,7 @@ static void leave(struct drive_store *s)
                 fill_entry(t->tokens, first + i % c.n,
                            made_by(first + i % c.n, t->n_plain, t->owner), i / c.n,
                            entries + i * ENTRY);
-            same = drive_store_put(s, parent, &c, entries, NULL);
+            same = drive_store_put(s, parent, &c, entries);
         }
         if (!same.stamp)
             return; /* no room: its parent is the only one that could go */
@@ -168,7 +168,7 @@ static void leave(struct drive_store *s)
 
 static void take(struct drive_store *s)
 {
-    static uint8_t entries[CHUNK_TOKENS * LAYERS * (ENTRY + 1)];
+    static uint8_t entries[CHUNK_TOKENS * LAYERS * ENTRY];
     struct drive_chunk chunks[LONGEST / CHUNK_TOKENS + 1];
     struct chunk_hit hit;
     struct hill_why why;
@@ -222,7 +222,7 @@ static void check_room(const struct drive_store *s)
 /* Every chunk that is there has the entries of its tokens, and those before it. */
 static void check_entries(struct drive_store *s)
 {
-    static uint8_t entries[CHUNK_TOKENS * LAYERS * (ENTRY + 1)];
+    static uint8_t entries[CHUNK_TOKENS * LAYERS * ENTRY];
     for (uint32_t slot = 0; slot < s->tree.n_room; slot++) {
         const struct chunk *last = chunk_at(&s->tree, slot);
         uint32_t tokens[LONGEST + CHUNK_TOKENS], n, n_plain = UINT32_MAX;
