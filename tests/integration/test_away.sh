@@ -68,7 +68,6 @@ for worker in gpu_worker cpu_scorer; do
     wait $pid || fail "$worker killed: $(cat "$work/long.err")"
     same "$worker killed: answer" "$(answer "$work/long")" "$(answer "$work/long.whole")"
     expect "$worker killed: it went on" "$(field "$work/long" '"\(.prefix.attention) \(.prefix.away_tokens) \(.recovery.recoveries)"')" "select 512 1"
-    jq -c .recovery "$work/long"
 done
 hillctl csd-model flash=0.001 >/dev/null || fail "a slow drive"
 generate "$work/out" -f "$work/key" &
@@ -99,8 +98,20 @@ printf '\377\377' | dd of="$work/store/chunks.data" bs=1 seek=66000 conv=notrunc
 up "${options[@]}" "${never[@]}" || fail "up"
 generate "$work/out" -f "$work/key" || fail "damaged: $(cat "$work/out.err")"
 same "damaged: answer" "$(answer "$work/out")" "$(answer "$work/key.whole")"
+expect "damaged: in one attempt" "$(field "$work/out" .recovery.attempts)" 1
 expect "damaged: nothing stays away" "$(field "$work/out" '"\(.prefix.away_tokens) \(.prefix.reused_tokens)"')" "0 0"
 expect "damaged: named" "$(cat "$state_dir"/*.log | grep -c 'the entries of chunk 0 are not right, or not there: all of the prefix is read first')" 1
+down || fail "down"
+
+# --- the tiers were thought to have more than half of it, which has given its room to others
+rm -r "$work/store"
+tail -c 1700 "$text" >"$work/big"
+up "${options[@]}" "${never[@]}" -np 2 --hot-mb 7 || fail "up"
+generate "$work/out" -f "$work/other" || fail "a prompt that stays: $(cat "$work/out.err")"
+generate "$work/out" -f "$work/big" -n 300 || fail "a prompt that takes its room: $(cat "$work/out.err")"
+generate "$work/out" -f "$work/key" || fail "what was to stay is gone: $(cat "$work/out.err")"
+expect "what was to stay is gone: prefix" "$(prefix "$work/out")" "select 512 $n $own 0"
+same "what was to stay is gone: answer" "$(answer "$work/out")" "$(answer "$work/half")"
 down || fail "down"
 
 expect_one_line "never, of all" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-unimportant never --run-dir "$work/second"
