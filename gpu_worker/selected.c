@@ -206,6 +206,8 @@ static int begin(struct request *r, struct hill_why *why)
     x->n_chunks = r->stored->hit.n_chunks = x->n_past / CHUNK_TOKENS;
     x->wanted = important_runs(x->n_past, run_tokens(r), w->settings.prefix_share);
     x->loads_all = asks_for_all();
+    if (!not_taken(r))
+        log_warn("test hook HILL_TEST_IMPORTANT_ALL: all of the prefix is important");
     if (!allocate(x, worker_entry_bytes(w), most_runs(r, x)) ||
         span_reader_open(&x->reader, worker_ring, w->plane.party.bell))
         return hill_fail(why, HILL_E_NOMEM, "out of memory or threads for a stored prefix");
