@@ -69,6 +69,12 @@ for worker in gpu_worker cpu_scorer; do
     same "$worker killed: answer" "$(answer "$work/long")" "$(answer "$work/long.whole")"
     expect "$worker killed: it went on" "$(field "$work/long" '"\(.prefix.attention) \(.prefix.away_tokens) \(.recovery.recoveries)"')" "select 512 1"
 done
+generate "$work/long" -f "$work/key" -n 150 &
+pid=$!
+wait_for 30 decoding 1 3 || fail "nothing decodes"
+kill -KILL "$(coordinator_pid)"
+wait $pid || fail "coordinator killed: $(cat "$work/long.err")"
+same "coordinator killed: answer" "$(answer "$work/long")" "$(answer "$work/long.whole")"
 hillctl csd-model flash=0.001 >/dev/null || fail "a slow drive"
 generate "$work/out" -f "$work/key" &
 pid=$!
