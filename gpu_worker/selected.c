@@ -69,6 +69,13 @@ static bool fits(const struct request *r, uint32_t n)
     return !w->settings.gpu_kv_cap_bytes || needed <= w->settings.gpu_kv_cap_bytes;
 }
 
+/* Of what it takes, by no layer. */
+static uint32_t not_taken(const struct request *r)
+{
+    uint32_t n = takes(r);
+    return n - important_runs(n, run_tokens(r), r->w->settings.prefix_share) * run_tokens(r);
+}
+
 bool selected_suits(const struct request *r)
 {
     const struct worker *w = r->w;
@@ -79,8 +86,15 @@ bool selected_suits(const struct request *r)
         r->reused > n / 2 || r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r) ||
         !fits(r, n))
         return false;
-    return w->settings.prefix_share >= 1 ||
-           important_runs(n, run_tokens(r), w->settings.prefix_share) * run_tokens(r) < n;
+    return w->settings.prefix_share >= 1 || not_taken(r);
+}
+
+uint32_t selected_cut(struct request *r)
+{
+    struct chunk_hit *hit = &r->stored->hit;
+    hit->n_tokens = takes(r);
+    hit->n_chunks = hit->n_tokens / CHUNK_TOKENS;
+    return not_taken(r);
 }
 
 static uint32_t most_runs(const struct request *r, const struct selected *x)
@@ -494,6 +508,8 @@ static int give(struct request *r, struct hill_why *why)
     if (x->given < all)
         return 1;
     rc = engine_prefill_enqueue(e, x->layer, why);
+    if (!rc && r->holds_chosen) /* while the device computes the layer */
+        rc = request_append_entries(r, x->layer, 0, all, x->entries, why);
     if (rc)
         return rc;
     r->queued++;
@@ -518,7 +534,17 @@ static int turn(struct request *r, struct hill_why *why)
     }
 }
 
-/* Nothing of it is anywhere else yet. */
+int selected_begin_again(struct request *r)
+{
+    selected_drop(r);
+    stored_drop(r);
+    r->unit = r->queued = r->units = r->reused = 0;
+    r->ready = false;
+    r->state = REQUEST_WAITING;
+    return 0;
+}
+
+/* Nothing of it is anywhere else yet, or it begins again. */
 static int take_all_instead(struct request *r, struct hill_why *why)
 {
     log_warn("%s: all of the prefix is read first", why->text);
@@ -526,6 +552,8 @@ static int take_all_instead(struct request *r, struct hill_why *why)
     stored_drop(r);
     r->whole_prefix = true;
     r->unit = r->queued = 0;
+    if (r->holds_chosen)
+        return selected_begin_again(r);
     int rc = stored_begin(r, r->reused, why);
     return rc ? rc : 1;
 }
@@ -551,7 +579,7 @@ int selected_pump(struct request *r, struct hill_why *why)
 int selected_pass_unit(struct request *r, struct hill_why *why)
 {
     const struct selected *x = r->selected;
-    int rc = engine_prefill_pass(r->w->engine, r->unit, why);
+    int rc = r->holds_chosen ? 0 : engine_prefill_pass(r->w->engine, r->unit, why);
     if (rc || r->unit + 1 < r->units)
         return rc;
     r->drive_ms = x->wait_ns * 1e-6;

@@ -90,6 +90,7 @@ static int open_with_keys(struct worker *w, const struct chunk_terms *terms, str
         log_warn("%s: prefixes are read whole", reason.text);
     if (!rc && w->store->keys)
         open_cache(w, w->store->keys);
+    away_note_windows(w);
     return rc;
 }
 
@@ -204,20 +205,27 @@ static int compute(struct request *r)
     return 0;
 }
 
+int stored_find(struct request *r, struct hill_why *why)
+{
+    if (!may_take(r))
+        return 0;
+    struct stored *x = r->stored = stored_make(r);
+    int rc = x ? look(r, why) : hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
+    /* what is there and the store's go together where both are plain */
+    if (!rc && (x->hit.n_tokens <= r->reused || x->hit.n_plain < r->reused))
+        stored_drop(r);
+    return rc;
+}
+
 int stored_begin(struct request *r, uint32_t n_plain, struct hill_why *why)
 {
     r->n_plain = n_plain < r->reused ? n_plain : r->prompt;
-    if (!may_take(r) || n_plain < r->reused)
-        return compute(r);
-    struct stored *x = r->stored = stored_make(r);
-    int rc = x ? look(r, why) : hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
+    int rc = n_plain < r->reused ? 0 : stored_find(r, why);
     if (rc)
         return rc;
-    /* what is there and the store's go together where both are plain */
-    if (x->hit.n_tokens <= r->reused || x->hit.n_plain < r->reused) {
-        stored_drop(r);
+    struct stored *x = r->stored;
+    if (!x)
         return compute(r);
-    }
     x->next = r->reused / CHUNK_TOKENS;
     x->begun_ns = clock_now_ns();
     r->state = REQUEST_FETCHING;

@@ -71,6 +71,7 @@ struct epoch_settings {
     uint64_t prefix_bytes;  /* its cap */
     double prefix_share;    /* of a stored prefix, loaded before the first token; 0: all of it */
     uint64_t prefix_cache_bytes; /* memory for what was loaded so and may be again; 0: none */
+    bool prefix_away;            /* what is not loaded then takes no part in decode either */
     const char *record_path;     /* of the recording of the rings, absolute; empty: none */
 };
 

@@ -120,6 +120,11 @@ const struct option_spec hill_pipeline_specs[] = {
            "select: which share of a prefix is important, but 512 tokens at least; 1: all of it, "
            "loaded while layers compute",
            .min = 0.01, .max = 1, .unset_help = "0.4"),
+    OPTION(
+        "prefix-unimportant", CHOICE, "later|never",
+        "select: when the other tokens of the prefix take part: later, behind the first token; or "
+        "never, then they are not read at all and the whole answer may differ",
+        .choices = "later|never", .unset_help = "later"),
     OPTION("prefix-cache-mb", SIZE, "SIZE",
            "select: memory for entries of important tokens, of which those stay that were of most "
            "importance to most requests",
@@ -289,6 +294,12 @@ static double prefix_share(const struct options *options)
                                                    : PREFIX_SHARE;
 }
 
+static bool prefix_away(const struct options *options)
+{
+    return options_is_set(options, "prefix-unimportant") &&
+           strcmp(options_text(options, "prefix-unimportant"), "never") == 0;
+}
+
 /* What does not depend on model and machine; the tables have refused unknown names. */
 static void read_epoch(struct epoch_settings *e, const struct options *options)
 {
@@ -310,6 +321,7 @@ static void read_epoch(struct epoch_settings *e, const struct options *options)
         .gpu_drop = 1 - options_real(options, "gpu-keep"),
         .prefix_share = prefix_share(options),
         .prefix_cache_bytes = size_or_zero(options, "prefix-cache-mb"),
+        .prefix_away = prefix_away(options),
         .device = options_text(options, "device"),
         .csd_device = options_text(options, "csd-device"),
         .trace_scores = options_flag(options, "trace-scores"),
@@ -338,6 +350,9 @@ static int check_prefix(const struct hill_pipeline_options *out, uint32_t policy
         return hill_fail(why, HILL_E_INVALID, "--prefix-attention select needs --prefix-dir DIR");
     if (options_is_set(options, "prefix-share") && !prefix_selects(options))
         return hill_fail(why, HILL_E_INVALID, "--prefix-share needs --prefix-attention select");
+    if (options_is_set(options, "prefix-unimportant") && !prefix_selects(options))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--prefix-unimportant needs --prefix-attention select");
     if (options_is_set(options, "prefix-cache-mb") && !prefix_selects(options))
         return hill_fail(why, HILL_E_INVALID, "--prefix-cache-mb needs --prefix-attention select");
     if (out->prefix_dir && (out->record || out->trace_kv))

@@ -1,8 +1,9 @@
 /*
  * tests/gpu_worker/test_select.c - a prompt over some of the tokens before it: with all of them it
- * has the bits of a prompt over all; with some, the logits of a forward pass in double that sees
- * these alone; what its queries attend to are softmax weights in double. Which runs are chosen, and
- * which heads, against a search over all. HILL_TEST_SEED draws other lengths and choices.
+ * has the bits of a prompt over all; with some, it and the tokens behind it have the logits of a
+ * forward pass in double that sees these alone; what its queries attend to are softmax weights in
+ * double. Which runs are chosen, and which heads, against a search over all. HILL_TEST_SEED draws
+ * other lengths and choices.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +17,7 @@
 #include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/reference.h"
 
-enum { PAST_MOST = 320, OWN_MOST = 40, MOST = PAST_MOST + OWN_MOST };
+enum { PAST_MOST = 320, OWN_MOST = 40, DECODED = 3, MOST = PAST_MOST + OWN_MOST + DECODED };
 
 /* Of a layer's past tokens those that are seen, in pieces of any size. */
 static uint32_t give(struct engine_run *run, uint32_t layer, uint32_t n_past, const uint8_t *seen)
@@ -157,6 +158,35 @@ static void weigh_in_double(const struct random_model *m, const uint32_t *tokens
     }
 }
 
+/* The next token at its own position, behind the entries of those that are seen alone. */
+static void step_some(struct engine_run *run, uint32_t token, const uint8_t *seen)
+{
+    struct hill_why why = {0};
+    uint32_t n = run->n_tokens, slots[MOST];
+    RUN_CHECK(engine_step_begin(run->engine, 1, &(struct engine_row){0, token, n}, &why));
+    for (uint32_t l = 0; l < run->hp.n_layers; l++) {
+        uint32_t n_slots = 0;
+        RUN_CHECK(engine_step_query(run->engine, l, 0, run->q,
+                                    run->entries[l] + (size_t)n * run->entry_bytes, &why));
+        run_upload(run, l, run->uploaded[l], n - run->uploaded[l]);
+        run->uploaded[l] = n;
+        for (uint32_t t = 0; t < n; t++)
+            if (seen[t])
+                slots[n_slots++] = run->slot_of[t];
+        RUN_CHECK(engine_step_attend(run->engine, l, 0, n_slots, slots, &why));
+        RUN_CHECK(engine_step_run(run->engine, l, &why));
+    }
+    RUN_CHECK(engine_step_logits(run->engine, 0, run->logits, &why));
+    run->n_tokens = n + 1;
+}
+
+static void expect_logits(const struct engine_run *run, const struct reference *reference)
+{
+    for (uint32_t i = 0; i < run->hp.n_vocab; i++)
+        assert_true(fabs(run->logits[i] - reference->logits[i]) <
+                    2e-3 * (1 + fabs(reference->logits[i])));
+}
+
 static void against_double(struct random_shape shape)
 {
     uint32_t n_past = 64 * (1 + draw(3)), n = n_past + 1 + draw(20), tokens[MOST];
@@ -175,17 +205,23 @@ static void against_double(struct random_shape shape)
     uint32_t rows = shape.n_kv_heads + 1;
     float *sums = malloc((size_t)shape.n_layers * rows * n_past * sizeof *sums);
     prefill_some(&run, tokens, n_past, n, seen, sums);
-    reference_init(&reference, &m, n);
+    reference_init(&reference, &m, n + DECODED);
     for (uint32_t i = 0; i < n; i++) {
-        reference.masses = i < n_past ? NULL : calloc((size_t)shape.n_layers * n, sizeof(double));
+        reference.masses =
+            i < n_past ? NULL : calloc((size_t)shape.n_layers * (n + DECODED), sizeof(double));
         /* the first layer's queries do not depend on what is seen */
         reference_token(&reference, tokens[i], i < n_past ? NULL : seen);
         free(reference.masses);
         reference.masses = NULL;
     }
-    for (uint32_t i = 0; i < shape.n_vocab; i++)
-        assert_true(fabs(run.logits[i] - reference.logits[i]) <
-                    2e-3 * (1 + fabs(reference.logits[i])));
+    expect_logits(&run, &reference);
+    run.n_tokens = n;
+    for (uint32_t i = 0; i < DECODED; i++) {
+        uint32_t token = draw(shape.n_vocab);
+        step_some(&run, token, seen);
+        reference_token(&reference, token, seen);
+        expect_logits(&run, &reference);
+    }
     reference_free(&reference);
     for (uint32_t h = 0; h < shape.n_kv_heads; h++) {
         double *want = calloc(n_past, sizeof *want);
