@@ -2,10 +2,10 @@
  * coordinator/group_limit.h - does what a pipeline is to have fit into its control group's limit?
  *
  * What: pure arithmetic over bytes. The hot pool and the cache of a prefix store are the host's
- * memory, and so are the weights, the GPU's KV and its own cache where the device works in that; one with memory
- * of its own has them there, of which no group has anything. That is asked only where it decides,
- * since it takes another process: a driver may crash. Who calls it: settings.c. Concurrency: one
- * thread. Failure: HILL_E_NOMEM, with a line that names the options and the group.
+ * memory, and so are the weights, the GPU's KV and its cache of that store where the device works
+ * in that; one with memory of its own has them there, of which no group has anything. That is asked
+ * only where it decides, since it takes another process: a driver may crash. Who calls it:
+ * settings.c. Concurrency: one thread. Failure: HILL_E_NOMEM, with a line that names the options and the group.
  */
 #pragma once
 

@@ -126,7 +126,7 @@ const struct option_spec hill_pipeline_specs[] = {
     OPTION("prefix-gpu-cache-mb", SIZE, "SIZE",
            "select: the same of the device's memory, beside --gpu-kv-mb; those of most importance "
            "are here, the next ones in --prefix-cache-mb, and none in both",
-           .min = 1, .max = MAX_MIB, .unset_help = "none"),
+           .min = SMALLEST_SIZE, .max = MAX_MIB, .unset_help = "none"),
     OPTION("digest-mb", SIZE, "SIZE",
            "host-digest: how much of --hot-mb holds digests of cold tokens", .max = MAX_MIB,
            .fallback = "0"),

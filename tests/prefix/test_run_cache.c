@@ -251,7 +251,7 @@ static void a_device_that_fails(void **unused)
     for (uint32_t o = 0; o < 4000; o++) {
         uint32_t i = draw(100);
         double importance = any_importance();
-        device.fails_in = draw(10) ? 0 : 1 + draw(3);
+        device.fails_in = draw(3) ? 0 : 1 + draw(2);
         use(cache, i, importance);
         int rc = put(cache, i, importance);
         assert_true(rc == 0 || rc == HILL_E_NODEV);
