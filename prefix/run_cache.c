@@ -295,18 +295,18 @@ static int go_up(struct run_cache *c, uint32_t at, struct hill_why *why)
     uint32_t to = way_in(c, &c->on_device, risen.rank);
     if (to == NONE)
         return 0;
-    bool free = is_free(&c->on_device, to);
+    bool empty = is_free(&c->on_device, to); /* nothing goes down */
     struct record fallen = c->records[to];
     take_out(c, at); /* its record and its place are the next free ones */
-    int rc = free ? 0 : read_slot(c, to, c->spare, why);
-    if (!free)
+    int rc = empty ? 0 : read_slot(c, to, c->spare, why);
+    if (!empty)
         take_out(c, to);
     rc = rc ? rc : write_slot(c, next_free(&c->on_device), entries, why);
     if (rc)
         return rc;
     take_in(c, &c->on_device, &risen.name, risen.rank);
     c->raised++;
-    if (free)
+    if (empty)
         return 0;
     memcpy(entries, c->spare, c->run_bytes);
     take_in(c, &c->in_memory, &fallen.name, fallen.rank);
