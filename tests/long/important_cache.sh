@@ -35,10 +35,10 @@ ask() { # DOCUMENT QUESTION OUTPUT
 }
 # of all questions: bytes read, bytes of the caches, of the device's alone, questions
 questions_with() { # RULE MIB OUTPUT
-    local caches=(--prefix-cache-mb "${2#*+}")
-    [ "$2" = "${2#*+}" ] || caches+=(--prefix-gpu-cache-mb "${2%+*}")
+    local levels=(--prefix-cache-mb "${2#*+}")
+    [ "$2" = "${2#*+}" ] || levels+=(--prefix-gpu-cache-mb "${2%+*}")
     export HILL_TEST_RUN_CACHE=$1
-    up "${pipeline[@]}" "${caches[@]}" || fail "up"
+    up "${pipeline[@]}" "${levels[@]}" || fail "up"
     : >"$work/loaded"
     while read -r document question <&3; do
         ask "$document" "${asked[question]}" "$work/answer"
