@@ -606,6 +606,7 @@ static void send_done(struct request *r, int rc, const char *text)
     done.probe_ms = r->probe_ms;
     done.cached_bytes = r->cached_bytes;
     done.away_tokens = r->n_away;
+    done.cached_gpu_bytes = r->cached_gpu_bytes;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;
     done.predicted_ms = decode_ms;
     done.gpu_idle_ms = r->idle_ns * 1e-6;

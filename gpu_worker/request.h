@@ -90,9 +90,9 @@ struct request {
     bool holds_chosen; /* its entries are these tokens' and its own, to its end (away.h) */
     uint32_t n_away;   /* tokens of its prefix that have none then */
     uint64_t loaded_bytes, loaded_entries, later_bytes; /* of the store: before that token, after */
-    uint64_t cached_bytes;                              /* of loaded_entries: not read */
-    double probe_ms;                                    /* finding what is important */
-    bool left_prompt, left;                             /* its whole chunks are, and all */
+    uint64_t cached_bytes, cached_gpu_bytes; /* of loaded_entries: not read; on the device */
+    double probe_ms;                         /* finding what is important */
+    bool left_prompt, left;                  /* its whole chunks are, and all */
     bool over, saved_at_end; /* its last token is out, and it is saved before Done; that is done */
     int over_rc;             /* of that save */
     struct hill_why over_why;

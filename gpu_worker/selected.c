@@ -32,6 +32,7 @@ struct selected {
     enum phase phase;
     uint32_t layer;
     uint32_t *runs, n_runs, given; /* of the layer: chosen, ascending; tokens that the engine has */
+    uint32_t *slots;               /* [runs]: the device's, or ENGINE_NO_SLOT: in entries */
     uint8_t *sums;                 /* [n_chunks][sums_bytes] */
     uint8_t *keys[2];              /* of piece i in i % 2: [n_chunks][piece_bytes] */
     uint16_t *probe;               /* of the layer: [n_past][probe][head_dim] */
@@ -120,9 +121,10 @@ static bool allocate(struct selected *x, uint32_t entry, uint32_t most)
     x->entries = malloc(most * run);
     x->mass = malloc(x->n_past * sizeof *x->mass);
     x->runs = malloc(most * sizeof *x->runs);
+    x->slots = malloc(most * sizeof *x->slots);
     x->spans = malloc((most > x->n_chunks ? most : x->n_chunks) * sizeof *x->spans);
     return x->sums && x->keys[0] && x->keys[1] && x->probe && x->entries && x->mass && x->runs &&
-           x->spans;
+           x->slots && x->spans;
 }
 
 /* HILL_TEST_IMPORTANT_LOAD=all: important tokens are found and attended to as ever, but all of the
@@ -220,6 +222,7 @@ static void release(void *selected)
 {
     struct selected *x = selected;
     free(x->runs);
+    free(x->slots);
     free(x->sums);
     free(x->keys[0]);
     free(x->keys[1]);
@@ -335,15 +338,21 @@ static bool is_cached(struct request *r, uint32_t i)
     struct selected *x = r->selected;
     uint64_t bytes = chunk_keys_run_bytes(x->store);
     struct run_name name = name_of(r, i);
-    const void *there = r->w->runs ? run_cache_use(r->w->runs, &name, importance_of(x, i)) : NULL;
-    if (!there)
+    struct run_place at;
+    if (!r->w->runs || !run_cache_use(r->w->runs, &name, importance_of(x, i), &at))
         return false;
+    if (!at.entries) { /* it was right when it came there, and stays until cache_runs */
+        x->slots[i] = at.slot;
+        r->cached_bytes += bytes;
+        r->cached_gpu_bytes += bytes;
+        return true;
+    }
     if (!chunk_keys_run_fits(x->store, sums_of(x, x->runs[i] / x->store->n_runs), x->layer,
-                             name.run, there)) { /* gone bad in memory: the drive has it */
+                             name.run, at.entries)) { /* gone bad in memory: the drive has it */
         run_cache_drop(r->w->runs, &name);
         return false;
     }
-    memcpy(x->entries + i * bytes, there, bytes);
+    memcpy(x->entries + i * bytes, at.entries, bytes);
     r->cached_bytes += bytes;
     return true;
 }
@@ -385,6 +394,7 @@ static uint32_t spans_of_runs(struct request *r)
 static int load_runs(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
+    memset(x->slots, 0xff, x->n_runs * sizeof *x->slots); /* ENGINE_NO_SLOT */
     uint32_t n = x->loads_all ? spans_of_all(r) : spans_of_runs(r);
     r->loaded_entries += x->loads_all ? x->n_past : (uint64_t)x->n_runs * run_tokens(r);
     x->given = 0;
@@ -454,15 +464,17 @@ static int choose(struct request *r, struct hill_why *why)
     return rc ? rc : 1;
 }
 
-/* Once all of them are known to be right. */
-static void cache_runs(struct request *r)
+/* Once all of them are known to be right, and those on the device are queued to be read. */
+static int cache_runs(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    for (uint32_t i = 0; r->w->runs && i < x->n_runs; i++) {
+    int rc = 0;
+    for (uint32_t i = 0; !rc && r->w->runs && i < x->n_runs; i++) {
         struct run_name name = name_of(r, i);
-        run_cache_put(r->w->runs, &name, importance_of(x, i),
-                      x->entries + i * chunk_keys_run_bytes(x->store));
+        rc = run_cache_put(r->w->runs, &name, importance_of(x, i),
+                           x->entries + i * chunk_keys_run_bytes(x->store), why);
     }
+    return rc;
 }
 
 /* Of all runs the chosen ones, to where they lie if they alone are loaded. */
@@ -482,15 +494,36 @@ static int take_runs(struct request *r, struct hill_why *why)
         take_chosen(x);
     for (uint32_t i = 0; rc == 1 && i < x->n_runs; i++) {
         uint32_t chunk = x->runs[i] / per_chunk;
-        if (!chunk_keys_run_fits(x->store, sums_of(x, chunk), x->layer, x->runs[i] % per_chunk,
+        if (x->slots[i] == ENGINE_NO_SLOT &&
+            !chunk_keys_run_fits(x->store, sums_of(x, chunk), x->layer, x->runs[i] % per_chunk,
                                  x->entries + i * chunk_keys_run_bytes(x->store)))
             rc = damaged(r, chunk, "entries", why);
     }
     if (rc != 1)
         return rc;
-    cache_runs(r);
     x->phase = PHASE_GIVE;
     return 1;
+}
+
+static bool any_slot(const uint32_t *slots, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && slots[i] == ENGINE_NO_SLOT)
+        i++;
+    return i < n;
+}
+
+/* The layer's entries to the scorer, those of runs on the device, too. */
+static int append_chosen(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    uint64_t bytes = chunk_keys_run_bytes(x->store);
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < x->n_runs; i++)
+        if (x->slots[i] != ENGINE_NO_SLOT)
+            rc = engine_read_run(r->w->engine, x->slots[i], x->entries + i * bytes, why);
+    return rc ? rc
+              : request_append_entries(r, x->layer, 0, x->n_runs * run_tokens(r), x->entries, why);
 }
 
 /* 1, 0: the device has what was given before, or an error. */
@@ -500,8 +533,11 @@ static int give(struct request *r, struct hill_why *why)
     struct engine *e = r->w->engine;
     uint32_t all = x->n_runs * run_tokens(r), rest = all - x->given;
     uint32_t n = rest < ENGINE_PAST_TOKENS ? rest : ENGINE_PAST_TOKENS;
-    int rc = engine_prefill_past(e, x->layer, x->given, n,
-                                 x->entries + (uint64_t)x->given * worker_entry_bytes(r->w), why);
+    const uint8_t *entries = x->entries + (uint64_t)x->given * worker_entry_bytes(r->w);
+    const uint32_t *slots = x->slots + x->given / run_tokens(r);
+    int rc = any_slot(slots, n / run_tokens(r))
+                 ? engine_prefill_past_runs(e, x->layer, x->given, n, entries, slots, why)
+                 : engine_prefill_past(e, x->layer, x->given, n, entries, why);
     if (rc != 1)
         return rc;
     x->given += n;
@@ -509,7 +545,9 @@ static int give(struct request *r, struct hill_why *why)
         return 1;
     rc = engine_prefill_enqueue(e, x->layer, why);
     if (!rc && r->holds_chosen) /* while the device computes the layer */
-        rc = request_append_entries(r, x->layer, 0, all, x->entries, why);
+        rc = append_chosen(r, why);
+    if (!rc)
+        rc = cache_runs(r, why);
     if (rc)
         return rc;
     r->queued++;

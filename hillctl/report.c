@@ -213,6 +213,8 @@ static json_t *prefix(const Hill__Summary *m)
     set_real(object, "probe_ms", loaded && m->gpu->selected, loaded ? m->gpu->probe_ms : 0);
     set_integer(object, "cached_bytes", loaded && m->gpu->selected,
                 loaded ? m->gpu->cached_bytes : 0);
+    set_integer(object, "cached_gpu_bytes", loaded && m->gpu->selected,
+                loaded ? m->gpu->cached_gpu_bytes : 0);
     set_integer(object, "left_chunks", m && m->gpu, m && m->gpu ? m->gpu->left_chunks : 0);
     set_integer(object, "computed_again_from", again, again ? m->reused_tokens : 0);
     return object;

@@ -129,6 +129,10 @@ const struct option_spec hill_pipeline_specs[] = {
            "select: memory for entries of important tokens, of which those stay that were of most "
            "importance to most requests",
            .min = 1, .max = MAX_MIB, .unset_help = "none: they are read from the drive every time"),
+    OPTION("prefix-gpu-cache-mb", SIZE, "SIZE",
+           "select: the same of the device's memory, beside --gpu-kv-mb; those of most importance "
+           "are here, the next ones in --prefix-cache-mb, and none in both",
+           .min = SMALLEST_SIZE, .max = MAX_MIB, .unset_help = "none"),
     OPTION("digest-mb", SIZE, "SIZE",
            "host-digest: how much of --hot-mb holds digests of cold tokens", .max = MAX_MIB,
            .fallback = "0"),
@@ -322,6 +326,7 @@ static void read_epoch(struct epoch_settings *e, const struct options *options)
         .prefix_share = prefix_share(options),
         .prefix_cache_bytes = size_or_zero(options, "prefix-cache-mb"),
         .prefix_away = prefix_away(options),
+        .prefix_gpu_cache_bytes = size_or_zero(options, "prefix-gpu-cache-mb"),
         .device = options_text(options, "device"),
         .csd_device = options_text(options, "csd-device"),
         .trace_scores = options_flag(options, "trace-scores"),
@@ -355,6 +360,9 @@ static int check_prefix(const struct hill_pipeline_options *out, uint32_t policy
                          "--prefix-unimportant needs --prefix-attention select");
     if (options_is_set(options, "prefix-cache-mb") && !prefix_selects(options))
         return hill_fail(why, HILL_E_INVALID, "--prefix-cache-mb needs --prefix-attention select");
+    if (options_is_set(options, "prefix-gpu-cache-mb") && !prefix_selects(options))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--prefix-gpu-cache-mb needs --prefix-attention select");
     if (out->prefix_dir && (out->record || out->trace_kv))
         return hill_fail(why, HILL_E_INVALID,
                          "--prefix-dir and %s exclude each other: what is recorded or traced "

@@ -190,6 +190,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "prefix_share", not_negative(m->prefix_share) && m->prefix_share <= 1);
     CHECK("configure", "prefix_cache_bytes", m->prefix_cache_bytes <= CAP_MAX);
     CHECK("configure", "prefix_away", !m->prefix_away || m->prefix_share > 0);
+    CHECK("configure", "prefix_gpu_cache_bytes", m->prefix_gpu_cache_bytes <= CAP_MAX);
     CHECK("configure", "placement", known(&hill__placement__descriptor, m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
     CHECK("configure", "gpu_drop", not_negative(m->gpu_drop) && m->gpu_drop <= 1);

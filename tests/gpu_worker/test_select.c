@@ -18,6 +18,7 @@
 #include "tests/gpu_worker/reference.h"
 
 enum { PAST_MOST = 320, OWN_MOST = 40, DECODED = 3, MOST = PAST_MOST + OWN_MOST + DECODED };
+enum { RUN_SLOTS = 331 };
 
 /* Of a layer's past tokens those that are seen, in pieces of any size. */
 static uint32_t give(struct engine_run *run, uint32_t layer, uint32_t n_past, const uint8_t *seen)
@@ -40,6 +41,45 @@ static uint32_t give(struct engine_run *run, uint32_t layer, uint32_t n_past, co
     }
     free(entries);
     return n;
+}
+
+static uint32_t runs_on_device; /* that were given */
+
+/* The same of runs, of which some are in slots of the device by any order, written right before;
+ * what the host has of these is wrong. */
+static void give_runs(struct engine_run *run, uint32_t layer, uint32_t n_past, uint32_t run_tokens)
+{
+    struct hill_why why = {0};
+    size_t bytes = (size_t)run_tokens * run->entry_bytes;
+    uint32_t n = n_past / run_tokens, window = ENGINE_PAST_TOKENS / run_tokens, at = 0;
+    uint32_t slots[PAST_MOST], shift = draw(RUN_SLOTS);
+    uint8_t *entries = malloc(n * bytes), *back = malloc(bytes);
+    memcpy(entries, run->entries[layer], n * bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = ENGINE_NO_SLOT;
+        if (draw(2))
+            continue;
+        slots[i] = (i * 7 + shift) % RUN_SLOTS; /* 7 is no part of RUN_SLOTS: one run each */
+        RUN_CHECK(engine_write_run(run->engine, slots[i], entries + i * bytes, &why));
+        RUN_CHECK(engine_read_run(run->engine, slots[i], back, &why));
+        assert_memory_equal(back, entries + i * bytes, bytes);
+        memset(entries + i * bytes, 0x3c, bytes);
+        runs_on_device++;
+    }
+    while (at < n) {
+        uint32_t piece = 1 + draw(window);
+        piece = piece < n - at ? piece : n - at;
+        int rc = engine_prefill_past_runs(run->engine, layer, at * run_tokens, piece * run_tokens,
+                                          entries + at * bytes, slots + at, &why);
+        if (rc < 0)
+            RUN_CHECK(rc);
+        for (uint32_t i = 0; rc && i < piece; i++) /* another run: behind what was queued */
+            if (slots[at + i] != ENGINE_NO_SLOT && draw(2))
+                RUN_CHECK(engine_write_run(run->engine, slots[at + i], entries, &why));
+        at += rc ? piece : 0;
+    }
+    free(entries);
+    free(back);
 }
 
 static uint32_t count(const struct engine_run *run, uint32_t layer, uint32_t n_past,
@@ -69,6 +109,9 @@ static void probe(struct engine_run *run, uint32_t layer, uint32_t n_past, uint1
     free(keys);
 }
 
+/* Slots are there for runs of so many tokens; 0: none, all comes from the host. */
+static uint32_t run_tokens_kept;
+
 /* run->entries of the past are there. sums [n_layers][n_kv_heads + 1][n_past], or NULL: of each
  * head, and of all. */
 static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_t n_past,
@@ -84,7 +127,10 @@ static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_
         for (uint32_t h = 0; sums && h <= kv; h++)
             probe(run, l, n_past, (uint16_t)(h < kv ? h : 0), h < kv ? 1 : kv,
                   sums + ((size_t)l * (kv + 1) + h) * n_past);
-        give(run, l, n_past, seen);
+        if (run_tokens_kept)
+            give_runs(run, l, n_past, run_tokens_kept);
+        else
+            give(run, l, n_past, seen);
         RUN_CHECK(engine_prefill_enqueue(run->engine, l, &why));
         RUN_CHECK(engine_prefill_read(run->engine, l, 0, n - n_past,
                                       run->entries[l] + (size_t)n_past * run->entry_bytes, &why));
@@ -92,16 +138,21 @@ static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_
     RUN_CHECK(engine_prefill_logits(run->engine, run->logits, &why));
 }
 
-static void all_are_all(struct random_model *m)
+/* With what is on the device, too, in runs of run_tokens; 0: nothing is. */
+static void all_are_all(struct random_model *m, uint32_t run_tokens)
 {
     uint32_t tokens[MOST], n_past = 64 * (1 + draw(PAST_MOST / 64)),
                            n = n_past + 1 + draw(OWN_MOST);
     uint8_t seen[PAST_MOST];
     struct engine_run run;
     struct engine *engine = make_engine(m);
+    struct hill_why why = {0};
     memset(seen, 1, sizeof seen);
     make_tokens(tokens, n, m->hp.n_vocab, draw(1000));
     run_init(&run, engine, OWN_MOST, MOST);
+    if (run_tokens)
+        RUN_CHECK(engine_keep_runs(engine, RUN_SLOTS, run_tokens, &why));
+    run_tokens_kept = run_tokens;
     run_prefill(&run, tokens, n);
     float *logits = malloc(m->hp.n_vocab * sizeof *logits);
     uint8_t *own = malloc((size_t)m->hp.n_layers * OWN_MOST * run.entry_bytes);
@@ -128,9 +179,23 @@ static void with_all_tokens_no_bit_changes(void **state)
     for (int i = 0; i < 6; i++) {
         struct random_model m;
         random_model_make_windowed(&m, 20 + (uint64_t)i, i % 2 ? 1 + draw(200) : 0);
-        all_are_all(&m);
+        all_are_all(&m, 0);
         random_model_free(&m);
     }
+}
+
+static void runs_on_the_device_change_no_bit(void **state)
+{
+    (void)state;
+    for (uint32_t run_tokens = 1; run_tokens <= 64; run_tokens *= 4) {
+        struct random_shape shape = RANDOM_SHAPE_SMALL(2);
+        struct random_model m;
+        random_model_make(&m, &shape, 40 + run_tokens);
+        all_are_all(&m, run_tokens);
+        random_model_free(&m);
+    }
+    run_tokens_kept = 0;
+    assert_true(runs_on_device > 50);
 }
 
 /* What the queries of one KV head attend to in layer 0, of tokens that are all seen: a softmax over
@@ -291,6 +356,25 @@ static void what_is_out_of_order_is_refused(void **state)
     assert_int_equal(engine_prefill_keys(engine, 1, 8, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_past(engine, 0, 0, 9, run.entries[0], &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_enqueue(engine, 0, &why), HILL_E_INVALID);
+    uint32_t slots[2] = {0, 2};
+    assert_int_equal(engine_prefill_past_runs(engine, 0, 0, 8, run.entries[0], slots, &why),
+                     HILL_E_INVALID); /* none are kept */
+    assert_int_equal(engine_keep_runs(engine, 2, ENGINE_PAST_TOKENS + 1, &why), HILL_E_INVALID);
+    assert_int_equal(engine_keep_runs(engine, 1u << 30, ENGINE_PAST_TOKENS, &why), HILL_E_NOMEM);
+    assert_int_equal(engine_write_run(engine, 0, run.entries[0], &why), HILL_E_INVALID);
+    uint64_t bytes = engine_kv_bytes(engine);
+    RUN_CHECK(engine_keep_runs(engine, 2, 4, &why));
+    assert_true(engine_kv_bytes(engine) >= bytes + 8ull * run.entry_bytes);
+    assert_int_equal(engine_write_run(engine, 2, run.entries[0], &why), HILL_E_INVALID);
+    assert_int_equal(engine_read_run(engine, 2, run.entries[0], &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_past_runs(engine, 0, 0, 8, run.entries[0], slots, &why),
+                     HILL_E_INVALID);
+    slots[1] = 1;
+    assert_int_equal(engine_prefill_past_runs(engine, 0, 0, 6, run.entries[0], slots, &why),
+                     HILL_E_INVALID);
+    assert_int_equal(engine_prefill_past_runs(engine, 0, 0, 8, run.entries[0], slots, &why), 1);
+    RUN_CHECK(engine_keep_runs(engine, 0, 0, &why));
+    assert_int_equal(engine_read_run(engine, 0, run.entries[0], &why), HILL_E_INVALID);
     run_finish(&run);
     engine_destroy(engine);
     random_model_free(&m);
@@ -362,6 +446,7 @@ int main(void)
     draws_seed(16);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_all_tokens_no_bit_changes),
+        cmocka_unit_test(runs_on_the_device_change_no_bit),
         cmocka_unit_test(with_some_it_is_a_pass_that_sees_these),
         cmocka_unit_test(what_is_out_of_order_is_refused),
         cmocka_unit_test(the_most_attended_runs_are_chosen),

@@ -57,6 +57,19 @@ generate "$work/out" --after "$(field "$work/out" .request_id)" -p "x"
 expect "--after such a one: exit code" $? 100
 expect "--after such a one: lines" "$(grep -c 'is not kept' "$work/out.err") $(wc -l <"$work/out.err")" "1 1"
 
+down || fail "down"
+
+# --- out of the caches, the device's, too
+up "${options[@]}" "${never[@]}" --prefix-cache-mb 1 --prefix-gpu-cache-mb 1 || fail "up"
+for from in drive caches; do
+    generate "$work/out" -f "$work/key" || fail "from the $from: $(cat "$work/out.err")"
+    same "from the $from: answer" "$(answer "$work/out")" "$(answer "$work/half")"
+    expect "from the $from: prefix" "$(prefix "$work/out")" "select 512 $n $own 0"
+done
+expect "from the caches: some of the device's" "$(field "$work/out" '.prefix.cached_gpu_bytes > 0')" true
+down || fail "down"
+up "${options[@]}" "${never[@]}" || fail "up"
+
 # --- a death in its answer, and one before its first token, for which a modelled drive waits
 generate "$work/long.whole" -f "$work/key" -n 150 || fail "a long answer: $(cat "$work/long.whole.err")"
 same "a long answer begins as a short one" "$(tokens "$work/long.whole")" "$(tokens "$work/half")"
