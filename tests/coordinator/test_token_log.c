@@ -182,7 +182,7 @@ static void another_version_is_named(void **state)
     close(fd);
     assert_int_equal(token_log_open(&log, path, RUN_ID, TOKEN_LOG_FLUSH_NEVER, &c, &why),
                      HILL_E_DAMAGED);
-    assert_non_null(strstr(why.text, "has version 2, this program has 3"));
+    assert_non_null(strstr(why.text, "has version 3, this program has 4"));
 }
 
 /* The newest slot counts, also of one that another coordinator has gone on with. */
