@@ -20,7 +20,7 @@ export HILL_FAULT_FILE=$work/fault
 head -c 700 "$text" >"$work/prompt"
 options=(-m "$PWD/models/hill-ref.gguf" -c 1024 --budget 64 --hot-mb 4 --cold-mb 16 --beta 0.25 -t 1 --csd-device 0)
 ask=(-f "$work/prompt" -n 24 --temp 0 --ignore-eos --json)
-answer() { field "$1" '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"'; }
+answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 # OUTPUT. The program, not lib.sh's function: in that the trap of SIGTERM would say how far it came into OUTPUT.
 request() { "$bin/hillctl" generate --run-dir "$run_dir" "${ask[@]}" >"$1" 2>"$1.err" </dev/null; }
 

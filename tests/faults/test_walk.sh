@@ -14,7 +14,7 @@ options=(-m "$PWD/models/hill-ref.gguf" -c 1024 --budget 64 --hot-mb 4 --cold-mb
 ask=(-f "$work/prompt" -n 56 --temp 0 --ignore-eos --json)
 ask_long=("${ask[@]/#56/300}")
 
-answer() { field "$1" '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"'; }
+answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 
 # What a point needs to be reached: a request, one that is saved, one that is restored, one whose drive is detached, a start,
 # another epoch.
@@ -66,7 +66,7 @@ request() {
     esac >"$2" 2>"$2.err" </dev/null
 }
 
-restarted_once() { [ "$(worker_value "$1" restarts)" = 1 ]; } # WORKER
+restarted_once() { status_is ".workers.$1.restarts == 1"; } # WORKER
 
 # The running request's end, and what a point changes for the next one. Nothing is said when all is right.
 try_point() { # PROCESS POINT

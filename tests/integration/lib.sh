@@ -102,61 +102,12 @@ run_json() {
     "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" --json "$@" >"$out" 2>"$out.err"
 }
 
-# read_value PATH JOINED LINE...: sets value to the number, word or string at PATH (.a.b) of one object, whose lines are as hillctl
-# prints them, where JOINED is not empty to the numbers of the array there; 1: something else is there, and jq says what.
-read_value() {
-    local names=() depth='  ' joined=$2 line at=0 items
-    IFS=. read -ra names <<<"${1#.}"
-    shift 2
-    for line; do
-        if [ -n "${items:-}" ]; then
-            [[ $line != "$depth]"* ]] || { value=${items:2} && return 0; }
-            [[ $line =~ ^' '+([0-9]+)','?$ ]] || return 1
-            items+=" ${BASH_REMATCH[1]}"
-        elif [[ $line == "$depth\"${names[at]}\": "* ]]; then
-            line=${line#*: }
-            at=$((at + 1))
-            if [ "$line" = "{" ] && [ $at -lt ${#names[@]} ]; then
-                depth+='  '
-            elif [ "$line" = "[" ] && [ $at -eq ${#names[@]} ] && [ -n "$joined" ]; then
-                items=" "
-            else # jq writes fractions in its own way
-                [[ -z $joined && $at -eq ${#names[@]} && $line =~ ^(-?[0-9]{1,15}|true|false|'"'([^\"\\]*)'"'),?$ ]] || return 1
-                value=${BASH_REMATCH[2]:-${BASH_REMATCH[1]#'""'}}
-                return 0
-            fi
-        elif [[ $line == "${depth:2}}"* ]]; then
-            return 1
-        fi
-    done
-    return 1
-}
-
-# field FILE JQ-FILTER: what jq -r says. A path to a value (.a.b), and a text of such ("\(.a) \(.tokens | join(" "))"), which is what
-# nearly all ask for, are read here: jq takes longer to start than many a request.
-field() {
-    local lines value rest said="" before join IFS=$'\n'
-    case $2 in .*) rest="\\($2)" ;; '"'*'"') rest=${2:1:-1} ;; *) rest='\' ;; esac
-    mapfile -t lines 2>/dev/null <"$1"
-    if [ "${lines[0]:-}" = "{" ] && [ "${lines[-1]}" = "}" ] && [[ ${lines[*]:1} != *$'\n'[!\ ]*$'\n'* ]]; then # one object
-        while [[ $rest =~ ^([^\"\\]*)'\('((\.[a-z_]+)+)(' | join(" ")')?')'(.*)$ ]]; do
-            before=${BASH_REMATCH[1]} join=${BASH_REMATCH[4]} rest=${BASH_REMATCH[5]}
-            read_value "${BASH_REMATCH[2]}" "$join" "${lines[@]:1}" || { rest='\' && break; }
-            said+=$before$value
-        done
-        [[ $rest == *[\"\\]* ]] || { printf '%s\n' "$said$rest" && return 0; }
-    fi
+field() { # FILE JQ-FILTER
     jq -r "$2" "$1"
 }
 
 hashes() { # FILE
     field "$1" '"\(.selection_hash) \(.logits_hash)"'
-}
-
-tokens() { # FILE...: one after the other
-    local file all=""
-    for file; do all+=" $(field "$file" '"\(.tokens | join(" "))"')"; done
-    echo "${all:1}"
 }
 
 # pass_key_prompt BEFORE AFTER: that many bytes of text before and after a pass key (7302941), then the question for it
@@ -234,14 +185,8 @@ status() {
     hillctl status --json
 }
 
-worker_value() { # gpu_worker... KEY
-    local lines value
-    mapfile -t lines < <(status 2>/dev/null)
-    read_value ".workers.$1.$2" "" "${lines[@]:1}" && echo "$value"
-}
-
 worker_pid() { # gpu_worker...
-    worker_value "$1" pid
+    status | jq -r ".workers.$1.pid"
 }
 
 # What the agent of the pipeline that is up scores on: host, or an OpenCL device.

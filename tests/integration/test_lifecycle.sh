@@ -11,7 +11,7 @@ printf '\nThis License' >>"$work/prompt"
 options=(-m "$work/model.gguf" -c 8192 --budget 256 --beta 0.25 --csd-device 0) # test_attach.sh has the default
 ask=(-f "$work/prompt" -n 64 --temp 0 --ignore-eos --json --run-dir "$run_dir")
 
-answer() { field "$1" '"\(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"'; }
+answer() { jq -r '"\(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 
 # --- up, generate, status, down
 up "${options[@]}" || fail "up"

@@ -23,7 +23,7 @@ ask() {
     "$bin/hillctl" generate -f "$work/prompt$i" -n "${predicts[i]}" --temp "${temperatures[i]}" -s $((100 + i)) --ignore-eos \
         --json --run-dir "$run_dir" "$@" >"$out" 2>"$out.err"
 }
-answer() { field "$1" '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"'; }
+answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 # running N: at least N requests run
 running() { status_is ".requests_running >= $1"; }
 idle() { status_is '.ready and .requests_running + .requests_waiting == 0'; }

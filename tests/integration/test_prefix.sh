@@ -21,7 +21,7 @@ generate() { # OUTPUT ARGUMENTS...
     shift
     "$bin/hillctl" generate -n 40 --temp 0.8 -s 9 --ignore-eos --json --run-dir "$run_dir" "$@" >"$out" 2>"$out.err"
 }
-answer() { field "$1" '"\(.tokens | join(" ")) \(.selection_hash) \(.logits_hash) \(.prompt_tokens)"'; }
+answer() { field "$1" '"\(.tokens) \(.selection_hash) \(.logits_hash) \(.prompt_tokens)"'; }
 reused() { field "$1" '"\(.prefix.reused_tokens) \(.prefix.computed_tokens)"'; }
 same() { if [ "$2" = "$3" ]; then pass "$1"; else fail "$1: got ${2:0:200}, wanted ${3:0:200}"; fi; }
 one_line() { # WHAT WANTED-CODE FILE TEXT ARGUMENTS...

@@ -34,6 +34,7 @@ save() { # REQUEST FILE
     "$bin/hillctl" save "$1" "$2" --run-dir "$run_dir" >"$work/save" 2>"$work/save.err"
 }
 hashes() { field "$1" '"\(.finish_reason) \(.selection_hash) \(.logits_hash)"'; }
+tokens() { cat "$@" | jq -rs 'map(.tokens) | add | map(tostring) | join(" ")'; }
 
 # one_line WHAT CODE WANTED FILE TEXT: it ended with that code and one line that holds TEXT
 one_line() {

@@ -23,6 +23,7 @@ save() { # REQUEST FILE
 # shellcheck disable=SC2317  # through wait_for
 runs() { status_is "[.requests[] | select(.predicted_tokens $1)] | length >= 1"; }
 newest() { status | jq '.requests | max_by(.request).request'; }
+tokens() { cat "$@" | jq -rs 'map(.tokens) | add | map(tostring) | join(" ")'; }
 
 # --- policy full has no use for a window, scores or a budget
 up "${options[@]}" --policy full --window 17 || fail "up"

@@ -78,7 +78,7 @@ options=(-m "$work/random.gguf" -c 2048 --alpha 0.1 --beta 0.25 --exact-layers 1
 ask() { # I OUTPUT
     "$bin/hillctl" generate -f "$work/prompt$1" -n 120 --temp 0.8 -s $((100 + $1)) --ignore-eos --json --run-dir "$run_dir" >"$2" 2>"$2.err"
 }
-answer() { field "$1" '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"'; }
+answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 # at_once NAME [WORKER]: four at once, as alone; the worker is killed while they decode
 at_once() {
     local name=$1 worker=${2:-} i pids=()
