@@ -301,8 +301,10 @@ int request_check_ready(struct request *r, struct hill_why *why)
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
     /* of a session whose first step was not whole there are its entries alone */
-    if (!rc && r->kept_tokens && resume_hopes(r) && r->kept_tokens >= request_index(r, r->prompt))
+    if (!rc && r->kept_tokens && resume_hopes(r) && r->kept_tokens >= request_index(r, r->prompt)) {
+        away_resume(r);
         return resume_begin(r, why);
+    }
     if (!rc && r->holds_chosen)
         return selected_begin(r, why);
     if (!rc && r->kept_tokens && r->prefill->reuse && !r->prompt_kept.units)

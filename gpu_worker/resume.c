@@ -176,7 +176,6 @@ int resume_begin(struct request *r, struct hill_why *why)
     r->finish = HILL__FINISH_REASON__FINISH_LENGTH;
     r->prompt_done_ns = r->token_ns = clock_now_ns();
     find_beginning(r);
-    away_resume(r);
     r->state = REQUEST_DECODE;
     log_debug("request %llu goes on after %u tokens and %u of its answer",
               (unsigned long long)r->prefill->identity, r->prompt, r->predicted);

@@ -135,7 +135,6 @@ static int open_with_keys(struct worker *w, const struct chunk_terms *terms, str
         log_warn("%s: prefixes are read whole", reason.text);
     if (!rc && w->store->keys)
         open_cache(w, w->store->keys);
-    away_note_windows(w);
     return rc;
 }
 

@@ -69,7 +69,7 @@ for policy in h2o oracle prefetch leoam; do
         *recency*)
             wanted=$(($(cold_tokens "$prompt" "${words[1]}") * layers * key_bytes))
             [ $policy != prefetch ] || wanted=$((wanted / 2)) # half the columns of each head
-            [ $policy != leoam ] || wanted=$(leoam_bytes "$work/out" $key_bytes)
+            [ $policy != leoam ] || wanted=$(leoam_bytes "$work/out" "$key_bytes")
             within "$policy, $placement: keys over the link" "$keys" "$wanted" 95 105
             [ $policy != leoam ] || expect_candidates "$policy, $placement" "$work/out"
             expect "$policy, $placement: flash reads but keys and entries" "$(field "$work/out" '.bytes.flash_read - .bytes.link_key - .bytes.link_kv')" 0
@@ -122,12 +122,12 @@ prompt=$(($(wc -c <"$work/licence") + 1))
 for shape in "wired 512" "wide 4096"; do
     model=$work/${shape% *}.gguf key_bytes=${shape#* }
     run "$work/out" --policy leoam --alpha 0.1 --beta 0.25 --placement recency
-    wanted=$(leoam_bytes "$work/out" $key_bytes)
+    wanted=$(leoam_bytes "$work/out" "$key_bytes")
     within "leoam, keys of $key_bytes bytes: over the link" "$(field "$work/out" .bytes.link_key)" "$wanted" 95 105
     expect_candidates "leoam, keys of $key_bytes bytes" "$work/out"
     flash=$(field "$work/out" .bytes.flash_read)
     expect "leoam, keys of $key_bytes bytes: flash reads but keys and entries" "$(field "$work/out" ".bytes | $flash - .link_key - .link_kv")" 0
-    [ $key_bytes != 4096 ] || within "leoam, keys of $key_bytes bytes: flash reads" "$flash" \
+    [ "$key_bytes" != 4096 ] || within "leoam, keys of $key_bytes bytes: flash reads" "$flash" \
         $((wanted + $(field "$work/out" .tiers.cold.hits) * 2 * key_bytes)) 95 105
 done
 model=$work/random.gguf
