@@ -78,9 +78,7 @@ struct request_prefix {
     struct prefix_hit hit;        /* of its first attempt */
     bool decoded; /* it has gone on over decoded entries, perhaps under a coordinator before */
     bool drive_decoded; /* the same of the drive's store, which may have them still */
-    /* its first token came of important tokens of a stored prefix alone; perhaps so, under a
-     * coordinator before */
-    bool selected, perhaps_selected;
+    bool selected;      /* its first token came of important tokens of a stored prefix alone */
 };
 
 struct request {

@@ -145,6 +145,8 @@ void request_log_begin(struct service *sv, struct request *r);
 void request_log_token(struct request *r, uint32_t index, double logprob);
 /* It goes on over decoded entries: its tokens cannot be made again without them. */
 void request_log_decoded(struct request *r);
+/* Its first token came of important tokens alone: attempts after it are to do so again. */
+void request_log_selected(struct request *r);
 /* It has a slot, and is about to be sent. */
 void request_log_start(struct request *r);
 /* The GPU worker may make tokens beyond these. */

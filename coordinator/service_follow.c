@@ -122,8 +122,7 @@ static struct request *rebuild(struct service *sv, const struct token_log_conten
     r->prefix.decoded = c->decoded;
     /* only a coordinator before this one knew */
     r->prefix.drive_decoded = order->conversation && sv->settings->prefix_dir[0];
-    r->prefix.perhaps_selected =
-        sv->settings->epoch.prefix_share > 0 && sv->settings->prefix_dir[0];
+    r->prefix.selected = c->selected;
     r->selection = selection_from_wire(p->selection);
     request_set_sampling(r, p->sampling);
     r->accepted_ns = request_accepted_ns(order->accepted_us);

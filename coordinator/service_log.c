@@ -143,6 +143,13 @@ void request_log_decoded(struct request *r)
         tell(r, &why);
 }
 
+void request_log_selected(struct request *r)
+{
+    struct hill_why why;
+    if (r->log && token_log_note_selected(r->log, &why))
+        tell(r, &why);
+}
+
 void request_log_start(struct request *r)
 {
     struct hill_why why;

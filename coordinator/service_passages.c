@@ -25,12 +25,18 @@ static char *make_room(const struct request *r, const struct tokenizer *tokenize
     return malloc(room);
 }
 
+/* Entries are not counted as tokens are then. */
+static bool keeps_away(const Hill__Summary *summary)
+{
+    return summary->gpu && summary->gpu->away_tokens;
+}
+
 char *request_fill_passages(const struct service *sv, const struct request *r,
                             Hill__Summary *summary)
 {
     const Hill__SequenceStats *s = summary->scorer;
     const struct tokenizer *tokenizer = sv->settings->tokenizer;
-    if (!r->want_passages || !s || !s->n_chosen)
+    if (!r->want_passages || !s || !s->n_chosen || keeps_away(summary))
         return NULL;
     uint64_t covered = (uint64_t)s->n_chosen * s->passage_tokens;
     uint32_t n = r->n_prompt + r->n_tokens, at = 0;

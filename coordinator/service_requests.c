@@ -225,7 +225,7 @@ static int send_prefill(struct service *sv, struct request *r)
         resume.logits_states.data = (uint8_t *)states;
         resume.logits_states.len = n_states * sizeof *states;
         resume.mends = !r->restore_path && !r->prefix.decoded && !r->prefix.drive_decoded &&
-                       !r->prefix.selected && !r->prefix.perhaps_selected;
+                       !r->prefix.selected;
         prefill.resume = &resume;
     }
     int code = router_to_worker(sv->router, WORKER_GPU, &PROTO_MESSAGE(PREFILL, prefill, &prefill));
@@ -330,7 +330,7 @@ const char *request_bad_token(const struct request *r, int code)
     if (code != HILL_E_DAMAGED)
         return "internal error: the GPU worker sent a token out of order";
     return r->prefix.decoded || r->prefix.drive_decoded ? REQUEST_DECODED_LOST
-           : r->prefix.selected || r->prefix.perhaps_selected
+           : r->prefix.selected
                ? REQUEST_SELECTED_LOST
                : "internal error: the repeated request made other tokens than were already sent";
 }
@@ -357,6 +357,8 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
         return;
     request_note_state(r, token->index, token->logits_state.data, token->logits_state.len);
     supervisor_progress(sv->supervisor);
+    if (!token->index && r->prefix.selected)
+        request_log_selected(r);
     request_log_token(r, token->index, token->logprob);
     if (request_send_token(sv, r, token->token, token->logprob)) {
         request_fail(sv, r, HILL_E_NOMEM, "out of memory for the text of a token");

@@ -191,6 +191,32 @@ static int check_memory(const char *option, uint64_t bytes, struct hill_why *why
                      (double)bytes / MIB, (double)memory / MIB);
 }
 
+#define ASK_DEVICE_MS 20000 /* a driver's first start may take long */
+
+/* Of the GPU worker, whose process it is that asks the drivers. */
+static bool device_has_own_memory(const void *context)
+{
+    const struct settings *s = context;
+    const char *device = s->epoch.device ? s->epoch.device : "";
+    int answer = worker_process_ask("hill-gpu-worker", "--own-memory", device, ASK_DEVICE_MS);
+    if (answer == HILL_E_TIMEOUT)
+        log_warn("hill-gpu-worker --own-memory '%s': no answer in %d s, its driver hangs; the "
+                 "device's memory is taken for the host's",
+                 device, ASK_DEVICE_MS / 1000);
+    else if (answer < 0)
+        log_warn("hill-gpu-worker --own-memory '%s' did not answer; the device's memory is taken "
+                 "for the host's",
+                 device);
+    return answer == 0;
+}
+
+/* What one with memory of its own has not, its worker finds out. */
+static int check_device_memory(const struct settings *s, struct hill_why *why)
+{
+    int code = check_memory("--prefix-gpu-cache-mb", s->epoch.prefix_gpu_cache_bytes, why);
+    return code && device_has_own_memory(s) ? 0 : code;
+}
+
 static int size_hot(struct settings *s, struct hill_why *why)
 {
     uint64_t quarter = memory_available() / 4, full = kv_plan_hot_full_bytes(&s->epoch.plan);
@@ -201,6 +227,8 @@ static int size_hot(struct settings *s, struct hill_why *why)
     int code = check_memory("--hot-mb", s->options.hot_bytes, why);
     if (!code)
         code = check_memory("--prefix-cache-mb", s->epoch.prefix_cache_bytes, why);
+    if (!code)
+        code = check_device_memory(s, why);
     if (code)
         return code;
     s->epoch.hot_cap_bytes = s->options.hot_bytes ? s->options.hot_bytes
@@ -231,25 +259,6 @@ static int size_gpu(struct settings *s, struct hill_why *why)
     return 0;
 }
 
-#define ASK_DEVICE_MS 20000 /* a driver's first start may take long */
-
-/* Of the GPU worker, whose process it is that asks the drivers. */
-static bool device_has_own_memory(const void *context)
-{
-    const struct settings *s = context;
-    const char *device = s->epoch.device ? s->epoch.device : "";
-    int answer = worker_process_ask("hill-gpu-worker", "--own-memory", device, ASK_DEVICE_MS);
-    if (answer == HILL_E_TIMEOUT)
-        log_warn("hill-gpu-worker --own-memory '%s': no answer in %d s, its driver hangs; the "
-                 "device's memory is taken for the host's",
-                 device, ASK_DEVICE_MS / 1000);
-    else if (answer < 0)
-        log_warn("hill-gpu-worker --own-memory '%s' did not answer; the device's memory is taken "
-                 "for the host's",
-                 device);
-    return answer == 0;
-}
-
 /* Under a limit the kernel kills who goes beyond: before anything runs, better nothing does. One
  * that comes back has its room: its predecessor's segments and weights may be counted still. */
 static int check_group(const struct settings *s, const struct tiers_record *left,
@@ -265,6 +274,7 @@ static int check_group(const struct settings *s, const struct tiers_record *left
         .hot = s->epoch.hot_cap_bytes,
         .gpu_kv = s->epoch.gpu_kv_cap_bytes,
         .prefix_cache = s->epoch.prefix_cache_bytes,
+        .prefix_gpu_cache = s->epoch.prefix_gpu_cache_bytes,
         .room = room.group_bytes,
         .held = left->tiers_epoch ? epoch_held_bytes(left->run_id, left->tiers_epoch) : 0,
         .group = room.group,

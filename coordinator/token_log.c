@@ -190,6 +190,12 @@ int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *w
     return note(log, TOKEN_LOG_DECODED, &n, sizeof n, why);
 }
 
+int token_log_note_selected(struct token_log *log, struct hill_why *why)
+{
+    const uint32_t none = 0;
+    return note(log, TOKEN_LOG_SELECTED, &none, sizeof none, why);
+}
+
 int token_log_start(struct token_log *log, uint32_t sequence, uint64_t attempt,
                     struct hill_why *why)
 {
@@ -242,6 +248,7 @@ static bool is_size_of(uint32_t kind, uint32_t bytes)
         return bytes == sizeof(struct token_log_start);
     case TOKEN_LOG_RESTARTED:
     case TOKEN_LOG_DECODED:
+    case TOKEN_LOG_SELECTED:
         return bytes == sizeof(uint32_t);
     default:
         return false;
@@ -361,6 +368,7 @@ static int read_records(struct reading *r, struct token_log_contents *out, struc
             out->fruitless++;
         }
         out->decoded |= record.kind == TOKEN_LOG_DECODED;
+        out->selected |= record.kind == TOKEN_LOG_SELECTED;
         take_record(r, &record);
     }
     out->torn_bytes = r->size - r->at;

@@ -7,10 +7,11 @@
  *     records: struct token_log_record, then `bytes` of payload
  * The first record is ORDER: a packed RequestOrder (proto/hill.proto). TOKEN records follow in the
  * order of their index, a STARTED for each attempt, a RESTARTED for each coordinator that took the
- * request over, and a DECODED when the request has gone on over entries that an earlier one had
- * decoded. A record's checksum is the xxHash64 of its kind, its size and its payload, seeded with
- * that of the record
- * before it (the first: with the header's), so that no record can be left out, doubled or swapped.
+ * request over, a DECODED when the request has gone on over entries that an earlier one had
+ * decoded, and a SELECTED before a first token that came of important tokens of a stored prefix
+ * alone. A record's checksum is the xxHash64 of its kind, its size and its payload, seeded with
+ * that of the record before it (the first: with the header's), so that no record can be left out,
+ * doubled or swapped.
  * A record is one write, made before the client gets the token.
  * Reading: what is behind the last whole record is cut off. A record that is not all there is a
  * torn tail, as a kill or a power cut leaves it; one that is all there and wrong is damage, and the
@@ -30,7 +31,7 @@
 #include "proto/envelope.h"
 
 #define TOKEN_LOG_MAGIC     UINT64_C(0x31474f4c4b544c48) /* "HLTKLOG1" */
-#define TOKEN_LOG_VERSION   3u
+#define TOKEN_LOG_VERSION   4u
 #define TOKEN_LOG_BYTES_MAX (UINT64_C(1) << 31) /* a larger file is none of ours */
 
 /* When what was written is flushed: milliseconds at most after it was written, or one of these. */
@@ -48,8 +49,9 @@ enum token_log_kind {
     TOKEN_LOG_ORDER = 1,
     TOKEN_LOG_TOKEN = 2,
     TOKEN_LOG_RESTARTED = 3,
-    TOKEN_LOG_STARTED = 4, /* struct token_log_start */
-    TOKEN_LOG_DECODED = 5, /* uint32_t: how many of them */
+    TOKEN_LOG_STARTED = 4,  /* struct token_log_start */
+    TOKEN_LOG_DECODED = 5,  /* uint32_t: how many of them */
+    TOKEN_LOG_SELECTED = 6, /* uint32_t: 0 */
 };
 
 struct token_log_record {
@@ -88,6 +90,7 @@ struct token_log_contents {
     uint64_t torn_bytes; /* cut off behind the last whole record */
     bool damaged;        /* they were no torn tail */
     bool decoded;        /* there is a DECODED */
+    bool selected;       /* there is a SELECTED */
 };
 
 struct token_log;
@@ -109,6 +112,8 @@ int token_log_append(struct token_log *log, const struct token_log_token *token,
 
 /* The request has taken over n decoded entries. */
 int token_log_note_decoded(struct token_log *log, uint32_t n, struct hill_why *why);
+/* Its first token, which is next, came of important tokens alone. */
+int token_log_note_selected(struct token_log *log, struct hill_why *why);
 /* It runs on this slot from now on, by this attempt. As token_log_append. */
 int token_log_start(struct token_log *log, uint32_t sequence, uint64_t attempt,
                     struct hill_why *why);

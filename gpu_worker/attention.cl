@@ -152,14 +152,11 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
     }
 }
 
-/* Entries of earlier tokens, from entry `from` on at positions first + row, packed as rotate_store
- * packs new ones: their bits. */
-__kernel void load_entries(uint index0, __global const ushort *entries, uint from, uint first,
-                           __global ushort *kt, __global ushort *v, uint panels)
+/* The entry of an earlier token, packed as rotate_store packs a new one: its bits. */
+static void pack_entry(__global const ushort *key, size_t position, __global ushort *kt,
+                       __global ushort *v, uint panels)
 {
-    size_t row = index0 + get_global_id(0), position = first + row;
-    __global const ushort *key = entries + (from + row) * ENTRY,
-                          *value = key + N_KV_HEADS * HEAD_DIM;
+    __global const ushort *value = key + N_KV_HEADS * HEAD_DIM;
     for (uint head = 0; head < N_KV_HEADS; head++) {
         __global ushort *to_k =
             kt + (head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
@@ -169,6 +166,28 @@ __kernel void load_entries(uint index0, __global const ushort *entries, uint fro
             to_v[i] = value[head * HEAD_DIM + i];
         }
     }
+}
+
+/* Entries of earlier tokens, from entry `from` on, at positions first + row. */
+__kernel void load_entries(uint index0, __global const ushort *entries, uint from, uint first,
+                           __global ushort *kt, __global ushort *v, uint panels)
+{
+    size_t row = index0 + get_global_id(0);
+    pack_entry(entries + (from + row) * ENTRY, first + row, kt, v, panels);
+}
+
+/* The same of runs of run_tokens entries each: the i-th of them is the run sources[i] of `kept`, or
+ * where that is none, the i-th of entries. */
+__kernel void load_runs(uint index0, __global const ushort *entries, __global const ushort *kept,
+                        __global const uint *sources, uint run_tokens, uint first,
+                        __global ushort *kt, __global ushort *v, uint panels)
+{
+    size_t row = index0 + get_global_id(0);
+    size_t source = sources[row / run_tokens], within = row % run_tokens;
+    if (source == UINT_MAX)
+        pack_entry(entries + row * ENTRY, first + row, kt, v, panels);
+    else
+        pack_entry(kept + (source * run_tokens + within) * ENTRY, first + row, kt, v, panels);
 }
 
 /* A checksum of each row: as row_sum of prompt_sums.c. */

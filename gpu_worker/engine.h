@@ -84,6 +84,16 @@ uint64_t engine_kernels(void);
 uint64_t engine_kv_bytes(const struct engine *engine);
 uint64_t engine_kv_bytes_needed(const struct engine *engine, uint32_t n_past, uint32_t n_tokens);
 
+/* Slots on the device for runs of so many neighbours' entries, at most ENGINE_PAST_TOKENS, between
+ * prompts; what was in others is lost. 0: none. Counts in engine_kv_bytes, not in what a prompt
+ * needs. Waits. HILL_E_NOMEM: none. */
+int engine_keep_runs(struct engine *engine, uint32_t n_slots, uint32_t run_tokens,
+                     struct hill_why *why);
+/* A run's entries into a slot, when the device has read what was there; out of it. Both wait. */
+int engine_write_run(struct engine *engine, uint32_t slot, const void *entries,
+                     struct hill_why *why);
+int engine_read_run(struct engine *engine, uint32_t slot, void *entries, struct hill_why *why);
+
 /* ---- prefill ---- */
 
 struct engine_unit {
@@ -139,6 +149,11 @@ uint32_t engine_past_from(const struct engine *engine, uint32_t layer);
  * an error. */
 int engine_prefill_past(struct engine *engine, uint32_t layer, uint32_t first, uint32_t count,
                         const void *entries, struct hill_why *why);
+/* The same of whole runs (engine_keep_runs), the i-th of which is in the device's slot slots[i], or
+ * where that is ENGINE_NO_SLOT, at its place in entries. */
+#define ENGINE_NO_SLOT UINT32_MAX
+int engine_prefill_past_runs(struct engine *engine, uint32_t layer, uint32_t first, uint32_t count,
+                             const void *entries, const uint32_t *slots, struct hill_why *why);
 /* Right after engine_prefill_begin of a prompt of one chunk after n_past tokens: it attends to some
  * of these alone, in each layer to others. It has other bits then, unless they are all. */
 int engine_prefill_select(struct engine *engine, struct hill_why *why);

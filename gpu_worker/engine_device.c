@@ -22,6 +22,7 @@ const char *const engine_kernel_names[KERNEL_COUNT] = {
     [KERNEL_ROTATE_STORE] = "rotate_store",
     [KERNEL_JOIN_ROWS] = "join_rows",
     [KERNEL_LOAD_ENTRIES] = "load_entries",
+    [KERNEL_LOAD_RUNS] = "load_runs",
     [KERNEL_ATTEND_CHUNK] = "attend_chunk",
     [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
     [KERNEL_WEIGH_HEADS] = "weigh_heads",

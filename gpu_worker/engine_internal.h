@@ -26,6 +26,7 @@ enum kernel {
     KERNEL_ROTATE_STORE,
     KERNEL_JOIN_ROWS,
     KERNEL_LOAD_ENTRIES,
+    KERNEL_LOAD_RUNS,
     KERNEL_ATTEND_CHUNK,
     KERNEL_WEIGH_CHUNK,
     KERNEL_WEIGH_HEADS,
@@ -205,6 +206,9 @@ struct engine {
     struct device_buffer past[2]; /* [ENGINE_PAST_TOKENS][entry] on their way */
     cl_event past_packed[2];      /* past[i] may be written */
     uint32_t past_loaded, next_past;
+    struct device_buffer kept_runs; /* [n_kept_runs][kept_run_tokens][entry], between prompts */
+    struct device_buffer past_sources[2]; /* of past[i]: which of them, or none; a word a run */
+    uint32_t n_kept_runs, kept_run_tokens;
     /* of a prompt that attends to some of these tokens (prefill_probe.c) */
     bool selects;
     uint32_t selected, keys_queued; /* past tokens of the current layer; layers whose keys are */

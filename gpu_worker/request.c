@@ -203,12 +203,15 @@ static int push_prompt(struct request *r, struct hill_why *why)
 int request_begin(struct request *r, struct hill_why *why)
 {
     const Hill__Selection *s = r->prefill->selection;
+    int rc = away_plan(r, why);
+    if (rc)
+        return rc;
     r->reads_hot = r->w->reads_hot && !r->w->model.figures.on;
     struct record_seq_begin begin = {
         .header = request_header(r, 0),
         .request_id = r->prefill->request_id,
-        .prompt_tokens = request_entries(r),
-        .max_tokens = r->prompt + r->predict,
+        .prompt_tokens = request_index(r, request_entries(r)),
+        .max_tokens = request_index(r, r->prompt + r->predict),
         .alpha = s->alpha,
         .budget = s->budget,
         .sinks = s->sinks,
@@ -221,11 +224,11 @@ int request_begin(struct request *r, struct hill_why *why)
         .past_tokens = r->prefill->restore ? request_session_entries(r) : 0,
     };
     resume_offer(r, &begin);
-    if (r->prefill->reuse && !r->prompt_kept.units) {
+    if (r->prefill->reuse && !r->prompt_kept.units && !r->holds_chosen) {
         begin.after = r->prefill->reuse->identity;
         begin.after_tokens = r->prefill->reuse->tokens;
     }
-    int rc = admit(r, why);
+    rc = admit(r, why);
     if (!rc && r->w->settings.record_path[0])
         rc = push_prompt(r, why);
     if (!rc)
@@ -298,8 +301,12 @@ int request_check_ready(struct request *r, struct hill_why *why)
                  ? engine_place_hot(r->w->engine, 64ull * r->hot_offset, r->hot_entries, why)
                  : 0;
     /* of a session whose first step was not whole there are its entries alone */
-    if (!rc && r->kept_tokens && resume_hopes(r) && r->kept_tokens >= r->prompt)
+    if (!rc && r->kept_tokens && resume_hopes(r) && r->kept_tokens >= request_index(r, r->prompt)) {
+        away_resume(r);
         return resume_begin(r, why);
+    }
+    if (!rc && r->holds_chosen)
+        return selected_begin(r, why);
     if (!rc && r->kept_tokens && r->prefill->reuse && !r->prompt_kept.units)
         return begin_after(r, why);
     if (!rc && r->prefill->restore)
@@ -419,8 +426,9 @@ static int append_entries(struct request *r, struct hill_why *why)
             return rc;
         FAULT_POINT(gpu_worker, append, reserved);
         struct record_append *append = payload;
-        *append = (struct record_append){
-            .header = request_header(r, u.layer), .first = u.first + first, .n_tokens = n};
+        *append = (struct record_append){.header = request_header(r, u.layer),
+                                         .first = request_index(r, u.first) + first,
+                                         .n_tokens = n};
         rc = engine_prefill_read(w->engine, r->unit, first, n, append + 1, why);
         if (rc)
             return rc;
@@ -458,7 +466,9 @@ static int append_unit(struct request *r, struct hill_why *why)
     FAULT_POINT(gpu_worker, unit, computed);
     STAGE_BEGIN(append, r->sequence, 0, u.layer);
     if (!rc)
-        rc = r->selected ? selected_pass_unit(r, why) : append_entries(r, why);
+        rc = r->selected ? selected_pass_unit(r, why) : 0;
+    if (!rc && (!r->selected || r->holds_chosen))
+        rc = append_entries(r, why);
     if (!rc && request_weighs(r) && u.first + u.count == r->prompt)
         rc = append_mass(r, u.layer, why);
     if (!rc)
@@ -475,7 +485,7 @@ static int append_unit(struct request *r, struct hill_why *why)
 /* The scorer has all entries of the prompt. */
 static int end_prefill(struct request *r, struct hill_why *why)
 {
-    int rc = request_push_step_end(r, r->prompt, why);
+    int rc = request_push_step_end(r, request_index(r, r->prompt), why);
     FAULT_POINT(gpu_worker, prefill, ended);
     r->state = REQUEST_DECODE;
     return rc;
@@ -496,6 +506,8 @@ int request_append_unit(struct request *r, struct hill_why *why)
     r->prompt_done_ns = clock_now_ns();
     r->chose = r->selected;
     r->state = REQUEST_FILLING;
+    if (!rc && r->holds_chosen)
+        away_end(r);
     return rc || r->selected ? rc : end_prefill(r, why);
 }
 
@@ -595,6 +607,8 @@ static void send_done(struct request *r, int rc, const char *text)
     done.later_bytes = r->later_bytes;
     done.probe_ms = r->probe_ms;
     done.cached_bytes = r->cached_bytes;
+    done.away_tokens = r->n_away;
+    done.cached_gpu_bytes = r->cached_gpu_bytes;
     done.prompt_ms = (prompt_ns - r->started_ns) * 1e-6;
     done.predicted_ms = decode_ms;
     done.gpu_idle_ms = r->idle_ns * 1e-6;
@@ -616,7 +630,7 @@ static void end_sequence(struct request *r, int rc)
     struct record_seq_end end = {.header = request_header(r, 0),
                                  .request_id = r->prefill->request_id,
                                  .status = r->over ? 0 : rc,
-                                 .keep = r->prefill->keep};
+                                 .keep = r->prefill->keep && !r->holds_chosen};
     /* the goodbye itself is not to be cancelled: nobody is w->waiting */
     if (rc == HILL_E_ENTRY && !r->saved_at_end)
         return; /* what is kept of it is looked at in a new epoch, and it goes on */

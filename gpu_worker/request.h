@@ -11,6 +11,7 @@
 
 #include <xxhash.h>
 
+#include "gpu_worker/away.h"
 #include "gpu_worker/mend.h"
 #include "gpu_worker/past.h"
 #include "gpu_worker/restore.h"
@@ -86,10 +87,12 @@ struct request {
     double drive_ms, saved_ms;          /* what that took; computing them had taken */
     struct selected *selected;          /* over the important ones of them (selected.h), or NULL */
     bool whole_prefix, chose;           /* not so, whatever is asked for; its first token came so */
+    bool holds_chosen; /* its entries are these tokens' and its own, to its end (away.h) */
+    uint32_t n_away;   /* tokens of its prefix that have none then */
     uint64_t loaded_bytes, loaded_entries, later_bytes; /* of the store: before that token, after */
-    uint64_t cached_bytes;                              /* of loaded_entries: not read */
-    double probe_ms;                                    /* finding what is important */
-    bool left_prompt, left;                             /* its whole chunks are, and all */
+    uint64_t cached_bytes, cached_gpu_bytes; /* of loaded_entries: not read; on the device */
+    double probe_ms;                         /* finding what is important */
+    bool left_prompt, left;                  /* its whole chunks are, and all */
     bool over, saved_at_end; /* its last token is out, and it is saved before Done; that is done */
     int over_rc;             /* of that save */
     struct hill_why over_why;
@@ -214,6 +217,13 @@ static inline uint32_t request_entries(const struct request *r)
 static inline uint32_t request_session_entries(const struct request *r)
 {
     return request_session_tokens(r) - (r->prefill->from_prompt ? 0 : 1);
+}
+
+/* The index of a token's entry among the sequence's, and how many entries as many tokens have:
+ * where some stay away, of a token behind them. */
+static inline uint32_t request_index(const struct request *r, uint32_t token)
+{
+    return token - r->n_away;
 }
 
 /* A token from the logits in w->logits, or the forced one and its log-probability in them. 1: the

@@ -90,7 +90,7 @@ int request_push_read(struct request *r, uint32_t layer, struct record_read *rea
 uint32_t request_read_max(const struct request *r)
 {
     struct kv_selection_settings settings = selection_from_wire(r->prefill->selection);
-    return kv_budget_tokens(&settings, r->prompt + r->predict);
+    return kv_budget_tokens(&settings, request_index(r, r->prompt + r->predict));
 }
 
 uint32_t request_mass_records(const struct request *r, uint32_t n_tokens)

@@ -50,7 +50,8 @@ static uint64_t prompt_name(const struct request *r)
 static bool keeps_prompt(const struct request *r)
 {
     return r->prefill->identity && r->w->plane.party.prompt.base && !r->prefill->restore &&
-           !request_weighs(r) && !logits_file_wants_prompt() && !r->w->settings.record_path[0];
+           !request_weighs(r) && !logits_file_wants_prompt() && !r->w->settings.record_path[0] &&
+           !r->holds_chosen;
 }
 
 /* A recording has whole sessions; sums of attention are not kept. */
@@ -80,9 +81,10 @@ void resume_offer(struct request *r, struct record_seq_begin *begin)
         return;
     }
     /* the token after which it goes on has no entry: its step makes one */
-    begin->adopt_min = r->prefill->resume->first_state ? r->prompt + r->prefill->resume->first_state
-                                                       : request_entries(r);
-    begin->adopt_max = r->prompt + usable_tokens(r) - 1;
+    uint32_t prompt = request_index(r, r->prompt);
+    begin->adopt_min = r->prefill->resume->first_state ? prompt + r->prefill->resume->first_state
+                                                       : request_index(r, request_entries(r));
+    begin->adopt_max = prompt + usable_tokens(r) - 1;
 }
 
 void request_note_beginning(struct request *r)
@@ -152,7 +154,7 @@ void resume_tell(const struct request *r, uint32_t units, uint32_t repeated)
 int resume_begin(struct request *r, struct hill_why *why)
 {
     const Hill__Resume *m = r->prefill->resume;
-    uint32_t last = r->kept_tokens - r->prompt; /* the newest token that stands */
+    uint32_t last = r->kept_tokens - request_index(r, r->prompt); /* the newest that stands */
     r->hash_late = r->replay_to && last < m->first_state;
     if (!resume_hopes(r) || (last < m->first_state && !r->hash_late) || last >= usable_tokens(r))
         return hill_fail(why, HILL_E_PROTOCOL, "the scorer keeps %u tokens, which is not offered",

@@ -67,6 +67,11 @@ void save_take_order(struct worker *w, const Hill__Save *message)
     else if (r->json.tokens)
         tell(w, message->request_id, HILL_E_INVALID,
              "a request whose answer is held to JSON is not saved", NULL);
+    else if (r->holds_chosen)
+        tell(w, message->request_id, HILL_E_INVALID,
+             "a request is not saved whose prefix has tokens that stay away "
+             "(--prefix-unimportant never)",
+             NULL);
     else if (r->save_path)
         tell(w, message->request_id, HILL_E_BUSY, "the request is being saved already", NULL);
     else if (!(r->save_path = strdup(message->file->path)))

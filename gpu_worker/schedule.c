@@ -140,6 +140,8 @@ static int advance(struct request *r, bool alone, struct hill_why *why)
     case REQUEST_BEGINNING:
         return request_check_ready(r, why);
     case REQUEST_FETCHING:
+        if (away_comes_late(r))
+            return selected_begin_again(r);
         return selected_suits(r) ? selected_begin(r, why) : stored_turn(r, why);
     case REQUEST_LOADING:
         return request_load(r, why);

@@ -32,12 +32,13 @@ struct selected {
     enum phase phase;
     uint32_t layer;
     uint32_t *runs, n_runs, given; /* of the layer: chosen, ascending; tokens that the engine has */
+    uint32_t *slots;               /* [runs]: the device's, or ENGINE_NO_SLOT: in entries */
     uint8_t *sums;                 /* [n_chunks][sums_bytes] */
     uint8_t *keys[2];              /* of piece i in i % 2: [n_chunks][piece_bytes] */
     uint16_t *probe;               /* of the layer: [n_past][probe][head_dim] */
     uint8_t *entries;              /* of the layer: [runs][entry] */
     float *mass;                   /* [n_past] */
-    double all_mass;               /* of them together; 0: a layer with a window, not asked */
+    double all_mass;               /* of them together; 0: a layer that takes all, not asked */
     struct span *spans;            /* [max(n_chunks, runs)] of the load that is asked for */
     struct load sums_load, keys_load[2], runs_load;
     int64_t waits_since; /* for the drive; 0: it does not */
@@ -69,6 +70,13 @@ static bool fits(const struct request *r, uint32_t n)
     return !w->settings.gpu_kv_cap_bytes || needed <= w->settings.gpu_kv_cap_bytes;
 }
 
+/* Of what it takes, by no layer. */
+static uint32_t not_taken(const struct request *r)
+{
+    uint32_t n = takes(r);
+    return n - important_runs(n, run_tokens(r), r->w->settings.prefix_share) * run_tokens(r);
+}
+
 bool selected_suits(const struct request *r)
 {
     const struct worker *w = r->w;
@@ -79,7 +87,15 @@ bool selected_suits(const struct request *r)
         r->reused > n / 2 || r->prompt - n > w->settings.plan.batch_tokens || request_weighs(r) ||
         !fits(r, n))
         return false;
-    return important_runs(n, run_tokens(r), w->settings.prefix_share) * run_tokens(r) < n;
+    return w->settings.prefix_share >= 1 || not_taken(r);
+}
+
+uint32_t selected_cut(struct request *r)
+{
+    struct chunk_hit *hit = &r->stored->hit;
+    hit->n_tokens = takes(r);
+    hit->n_chunks = hit->n_tokens / CHUNK_TOKENS;
+    return not_taken(r);
 }
 
 static uint32_t most_runs(const struct request *r, const struct selected *x)
@@ -105,9 +121,10 @@ static bool allocate(struct selected *x, uint32_t entry, uint32_t most)
     x->entries = malloc(most * run);
     x->mass = malloc(x->n_past * sizeof *x->mass);
     x->runs = malloc(most * sizeof *x->runs);
+    x->slots = malloc(most * sizeof *x->slots);
     x->spans = malloc((most > x->n_chunks ? most : x->n_chunks) * sizeof *x->spans);
     return x->sums && x->keys[0] && x->keys[1] && x->probe && x->entries && x->mass && x->runs &&
-           x->spans;
+           x->slots && x->spans;
 }
 
 /* HILL_TEST_IMPORTANT_LOAD=all: important tokens are found and attended to as ever, but all of the
@@ -153,7 +170,14 @@ static int load_sums(struct request *r, struct hill_why *why)
     return load(r, x->n_chunks, &x->sums_load, why);
 }
 
-/* Of a piece: from its first layer that has no window to its last; there may be none. */
+/* Are all tokens that the layer may see taken, unasked? */
+static bool takes_all(const struct request *r, uint32_t layer)
+{
+    const struct selected *x = r->selected;
+    return x->wanted * run_tokens(r) == x->n_past || model_layer_window(&r->w->hparams, layer);
+}
+
+/* Of a piece: from its first layer that is asked to its last; there may be none. */
 static int load_keys(struct request *r, uint32_t piece, struct hill_why *why)
 {
     struct selected *x = r->selected;
@@ -161,7 +185,7 @@ static int load_keys(struct request *r, uint32_t piece, struct hill_why *why)
     uint32_t first = piece * x->store->piece_layers, end = first + x->store->piece_layers;
     uint32_t n = 0, from = 0;
     for (uint32_t l = first; l < end && l < hp->n_layers; l++)
-        if (!model_layer_window(hp, l)) {
+        if (!takes_all(r, l)) {
             from = n ? from : l;
             n = l - from + 1;
         }
@@ -198,6 +222,7 @@ static void release(void *selected)
 {
     struct selected *x = selected;
     free(x->runs);
+    free(x->slots);
     free(x->sums);
     free(x->keys[0]);
     free(x->keys[1]);
@@ -282,7 +307,7 @@ static int take_sums(struct request *r, struct hill_why *why)
     return rc;
 }
 
-/* The newest tokens, as many as the layer's window may see. */
+/* The newest tokens, as many as the layer's window may see; without a window all of them. */
 static void take_window(struct request *r)
 {
     struct selected *x = r->selected;
@@ -313,15 +338,21 @@ static bool is_cached(struct request *r, uint32_t i)
     struct selected *x = r->selected;
     uint64_t bytes = chunk_keys_run_bytes(x->store);
     struct run_name name = name_of(r, i);
-    const void *there = r->w->runs ? run_cache_use(r->w->runs, &name, importance_of(x, i)) : NULL;
-    if (!there)
+    struct run_place at;
+    if (!r->w->runs || !run_cache_use(r->w->runs, &name, importance_of(x, i), &at))
         return false;
+    if (!at.entries) { /* it was right when it came there, and stays until cache_runs */
+        x->slots[i] = at.slot;
+        r->cached_bytes += bytes;
+        r->cached_gpu_bytes += bytes;
+        return true;
+    }
     if (!chunk_keys_run_fits(x->store, sums_of(x, x->runs[i] / x->store->n_runs), x->layer,
-                             name.run, there)) { /* gone bad in memory: the drive has it */
+                             name.run, at.entries)) { /* gone bad in memory: the drive has it */
         run_cache_drop(r->w->runs, &name);
         return false;
     }
-    memcpy(x->entries + i * bytes, there, bytes);
+    memcpy(x->entries + i * bytes, at.entries, bytes);
     r->cached_bytes += bytes;
     return true;
 }
@@ -363,6 +394,7 @@ static uint32_t spans_of_runs(struct request *r)
 static int load_runs(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
+    memset(x->slots, 0xff, x->n_runs * sizeof *x->slots); /* ENGINE_NO_SLOT */
     uint32_t n = x->loads_all ? spans_of_all(r) : spans_of_runs(r);
     r->loaded_entries += x->loads_all ? x->n_past : (uint64_t)x->n_runs * run_tokens(r);
     x->given = 0;
@@ -372,19 +404,19 @@ static int load_runs(struct request *r, struct hill_why *why)
     return rc || !first ? rc : load_keys(r, x->layer / x->store->piece_layers + 1, why);
 }
 
-/* The layer's queries; where it has a window nothing is to be asked. */
+/* The layer's queries; where all that it may see is taken, nothing is to be asked. */
 static int begin_layer(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
     if (x->layer == r->w->hparams.n_layers || x->layer > r->unit + 1)
         return 0; /* the engine keeps the entries of two units */
-    bool window = model_layer_window(&r->w->hparams, x->layer);
+    bool all = takes_all(r, x->layer);
     x->n_runs = x->wanted;
     x->all_mass = 0;
-    if (window)
+    if (all)
         take_window(r);
     int rc = engine_prefill_keys(r->w->engine, x->layer, x->n_runs * run_tokens(r), why);
-    if (!rc && window)
+    if (!rc && all)
         rc = load_runs(r, why);
     else
         x->phase = PHASE_KEYS;
@@ -432,15 +464,17 @@ static int choose(struct request *r, struct hill_why *why)
     return rc ? rc : 1;
 }
 
-/* Once all of them are known to be right. */
-static void cache_runs(struct request *r)
+/* Once all of them are known to be right, and those on the device are queued to be read. */
+static int cache_runs(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    for (uint32_t i = 0; r->w->runs && i < x->n_runs; i++) {
+    int rc = 0;
+    for (uint32_t i = 0; !rc && r->w->runs && i < x->n_runs; i++) {
         struct run_name name = name_of(r, i);
-        run_cache_put(r->w->runs, &name, importance_of(x, i),
-                      x->entries + i * chunk_keys_run_bytes(x->store));
+        rc = run_cache_put(r->w->runs, &name, importance_of(x, i),
+                           x->entries + i * chunk_keys_run_bytes(x->store), why);
     }
+    return rc;
 }
 
 /* Of all runs the chosen ones, to where they lie if they alone are loaded. */
@@ -460,15 +494,36 @@ static int take_runs(struct request *r, struct hill_why *why)
         take_chosen(x);
     for (uint32_t i = 0; rc == 1 && i < x->n_runs; i++) {
         uint32_t chunk = x->runs[i] / per_chunk;
-        if (!chunk_keys_run_fits(x->store, sums_of(x, chunk), x->layer, x->runs[i] % per_chunk,
+        if (x->slots[i] == ENGINE_NO_SLOT &&
+            !chunk_keys_run_fits(x->store, sums_of(x, chunk), x->layer, x->runs[i] % per_chunk,
                                  x->entries + i * chunk_keys_run_bytes(x->store)))
             rc = damaged(r, chunk, "entries", why);
     }
     if (rc != 1)
         return rc;
-    cache_runs(r);
     x->phase = PHASE_GIVE;
     return 1;
+}
+
+static bool any_slot(const uint32_t *slots, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && slots[i] == ENGINE_NO_SLOT)
+        i++;
+    return i < n;
+}
+
+/* The layer's entries to the scorer, those of runs on the device, too. */
+static int append_chosen(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    uint64_t bytes = chunk_keys_run_bytes(x->store);
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < x->n_runs; i++)
+        if (x->slots[i] != ENGINE_NO_SLOT)
+            rc = engine_read_run(r->w->engine, x->slots[i], x->entries + i * bytes, why);
+    return rc ? rc
+              : request_append_entries(r, x->layer, 0, x->n_runs * run_tokens(r), x->entries, why);
 }
 
 /* 1, 0: the device has what was given before, or an error. */
@@ -478,14 +533,21 @@ static int give(struct request *r, struct hill_why *why)
     struct engine *e = r->w->engine;
     uint32_t all = x->n_runs * run_tokens(r), rest = all - x->given;
     uint32_t n = rest < ENGINE_PAST_TOKENS ? rest : ENGINE_PAST_TOKENS;
-    int rc = engine_prefill_past(e, x->layer, x->given, n,
-                                 x->entries + (uint64_t)x->given * worker_entry_bytes(r->w), why);
+    const uint8_t *entries = x->entries + (uint64_t)x->given * worker_entry_bytes(r->w);
+    const uint32_t *slots = x->slots + x->given / run_tokens(r);
+    int rc = any_slot(slots, n / run_tokens(r))
+                 ? engine_prefill_past_runs(e, x->layer, x->given, n, entries, slots, why)
+                 : engine_prefill_past(e, x->layer, x->given, n, entries, why);
     if (rc != 1)
         return rc;
     x->given += n;
     if (x->given < all)
         return 1;
     rc = engine_prefill_enqueue(e, x->layer, why);
+    if (!rc && r->holds_chosen) /* while the device computes the layer */
+        rc = append_chosen(r, why);
+    if (!rc)
+        rc = cache_runs(r, why);
     if (rc)
         return rc;
     r->queued++;
@@ -510,7 +572,17 @@ static int turn(struct request *r, struct hill_why *why)
     }
 }
 
-/* Nothing of it is anywhere else yet. */
+int selected_begin_again(struct request *r)
+{
+    selected_drop(r);
+    stored_drop(r);
+    r->unit = r->queued = r->units = r->reused = 0;
+    r->ready = false;
+    r->state = REQUEST_WAITING;
+    return 0;
+}
+
+/* Nothing of it is anywhere else yet, or it begins again. */
 static int take_all_instead(struct request *r, struct hill_why *why)
 {
     log_warn("%s: all of the prefix is read first", why->text);
@@ -518,6 +590,8 @@ static int take_all_instead(struct request *r, struct hill_why *why)
     stored_drop(r);
     r->whole_prefix = true;
     r->unit = r->queued = 0;
+    if (r->holds_chosen)
+        return selected_begin_again(r);
     int rc = stored_begin(r, r->reused, why);
     return rc ? rc : 1;
 }
@@ -543,15 +617,17 @@ int selected_pump(struct request *r, struct hill_why *why)
 int selected_pass_unit(struct request *r, struct hill_why *why)
 {
     const struct selected *x = r->selected;
-    int rc = engine_prefill_pass(r->w->engine, r->unit, why);
+    int rc = r->holds_chosen ? 0 : engine_prefill_pass(r->w->engine, r->unit, why);
     if (rc || r->unit + 1 < r->units)
         return rc;
     r->drive_ms = x->wait_ns * 1e-6;
     r->probe_ms = x->probe_ns * 1e-6;
+    bool asked = x->wanted * run_tokens(r) < x->n_past;
     log_info("request %llu: of %u tokens in the prefix store %u a layer, chosen by the keys of %u "
              "heads: %.1f MiB before the first token, waited for %.1f ms",
              (unsigned long long)r->prefill->identity, x->n_past, x->wanted * run_tokens(r),
-             x->store->shape.n_probes, (double)r->loaded_bytes / 1048576.0, r->drive_ms);
+             asked ? x->store->shape.n_probes : 0, (double)r->loaded_bytes / 1048576.0,
+             r->drive_ms);
     return 0;
 }
 

@@ -179,7 +179,8 @@ static int say_step_ends(struct worker *w, bool whole, struct hill_why *why)
             continue;
         int failed = whole ? step_push_entries(w, m, why) : step_confirm_uploads(w, m, why);
         if (!failed)
-            failed = request_push_step_end(m->request, m->request->n_tokens, why);
+            failed = request_push_step_end(m->request,
+                                           request_index(m->request, m->request->n_tokens), why);
         FAULT_POINT(gpu_worker, step, ended);
         if (failed)
             rc = step_row_failed(w, m, failed, why);

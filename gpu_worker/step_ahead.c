@@ -18,10 +18,11 @@ static bool is_known(const struct worker *w, const struct request *r)
     const Hill__Selection *s = r->prefill->selection;
     const struct kv_selection_settings settings = {.policy = s->policy,
                                                    .exact_below = s->exact_below};
+    uint32_t n_before = request_index(r, r->n_tokens - 1);
     if (!r->reads_hot || r->declined || w->settings.speculate != HILL__SPECULATE__SPECULATE_OFF)
         return false;
     for (uint32_t layer = 0; layer < w->hparams.n_layers; layer++)
-        if (!kv_selection_is_known(&settings, &w->settings.plan.windows, layer, r->n_tokens - 1))
+        if (!kv_selection_is_known(&settings, &w->settings.plan.windows, layer, n_before))
             return false;
     return true;
 }

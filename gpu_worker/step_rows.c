@@ -59,7 +59,7 @@ int step_reserve_query(struct worker *w, const struct step_member *m, uint32_t l
                                   .query_id = w->next_query_id++,
                                   .kind = kind,
                                   .n_heads = known ? 0 : w->hparams.n_heads,
-                                  .n_tokens = r->n_tokens - 1,
+                                  .n_tokens = request_index(r, r->n_tokens - 1),
                                   .request_id = r->prefill->request_id};
     return 0;
 }
@@ -74,8 +74,9 @@ int step_reserve_append(struct worker *w, const struct step_member *m, uint32_t 
     if (rc)
         return rc;
     *out = payload;
-    **out = (struct record_append){
-        .header = request_header(r, layer), .first = r->n_tokens - 1, .n_tokens = 1};
+    **out = (struct record_append){.header = request_header(r, layer),
+                                   .first = request_index(r, r->n_tokens - 1),
+                                   .n_tokens = 1};
     return 0;
 }
 
@@ -175,7 +176,7 @@ int step_use_selection(struct worker *w, struct step_member *m, uint32_t layer,
         return hill_fail(why, HILL_E_PROTOCOL,
                          "a selection of sequence %u, layer %u answers a query of %u, %u",
                          s->header.sequence, s->header.layer, r->sequence, layer);
-    int rc = check_items(w, items, s->n_selected, r->n_tokens - 1, why);
+    int rc = check_items(w, items, s->n_selected, request_index(r, r->n_tokens - 1), why);
     STAGE_BEGIN(upload, r->sequence, r->step, layer);
     if (!rc)
         rc = apply_uploads(w, m, layer, (const struct selected_upload *)(items + s->n_selected),

@@ -55,25 +55,70 @@ static int open_keys(struct worker *w, const struct chunk_terms *terms,
     return rc;
 }
 
+static int write_run(void *engine, uint32_t slot, const void *entries, struct hill_why *why)
+{
+    return engine_write_run(engine, slot, entries, why);
+}
+
+static int read_run(void *engine, uint32_t slot, void *entries, struct hill_why *why)
+{
+    return engine_read_run(engine, slot, entries, why);
+}
+
 /* HILL_TEST_RUN_CACHE=lru: what is compared with. */
-static void open_cache(struct worker *w, const struct chunk_keys *keys)
+static bool goes_by_age(void)
 {
     const char *rule = getenv("HILL_TEST_RUN_CACHE");
-    uint64_t cap = w->settings.prefix_cache_bytes;
-    if (!cap)
-        return;
     bool by_age = rule && strcmp(rule, "lru") == 0;
     if (by_age)
         log_warn("test hook HILL_TEST_RUN_CACHE: of important tokens in memory those go that were "
                  "not of use for longest");
-    int rc = run_cache_open(&w->runs, cap, (uint32_t)chunk_keys_run_bytes(keys), by_age);
+    return by_age;
+}
+
+/* One of its levels, or both. */
+static int make_cache(struct worker *w, const struct run_cache_terms *terms, uint32_t run_tokens,
+                      struct hill_why *why)
+{
+    int rc = run_cache_open(&w->runs, terms);
     if (rc)
-        log_warn("a cache of %.1f MiB (--prefix-cache-mb) for important tokens: %s; they are read "
-                 "from the drive every time",
-                 (double)cap / 1048576.0, hill_strerror(rc));
+        return hill_fail(why, rc, "%s", hill_strerror(rc));
+    rc = engine_keep_runs(w->engine, run_cache_slots(w->runs), run_tokens, why);
+    if (!rc)
+        return 0;
+    run_cache_close(w->runs);
+    w->runs = NULL;
+    return rc;
+}
+
+static void open_cache(struct worker *w, const struct chunk_keys *keys)
+{
+    const struct epoch_settings *s = &w->settings;
+    struct hill_why why = {""};
+    struct run_cache_terms terms = {.run_bytes = (uint32_t)chunk_keys_run_bytes(keys),
+                                    .memory_bytes = s->prefix_cache_bytes,
+                                    .device_bytes = s->prefix_gpu_cache_bytes,
+                                    .device = {write_run, read_run, w->engine}};
+    if (!terms.memory_bytes && !terms.device_bytes)
+        return;
+    terms.by_age = goes_by_age();
+    int rc = make_cache(w, &terms, keys->run_tokens, &why);
+    if (rc && terms.memory_bytes && terms.device_bytes) {
+        log_warn("a cache of %.1f MiB on the device (--prefix-gpu-cache-mb) for important tokens: "
+                 "%s; none is kept there",
+                 (double)terms.device_bytes / 1048576.0, why.text);
+        terms.device_bytes = 0;
+        rc = make_cache(w, &terms, keys->run_tokens, &why);
+    }
+    if (rc)
+        log_warn("a cache of %.1f MiB (%s) for important tokens: %s; they are read from the drive "
+                 "every time",
+                 (double)(terms.memory_bytes + terms.device_bytes) / 1048576.0,
+                 terms.memory_bytes ? "--prefix-cache-mb" : "--prefix-gpu-cache-mb", why.text);
     else
-        log_info("important tokens of stored prefixes: room for %u runs of %u tokens of a layer",
-                 run_cache_room(w->runs), keys->run_tokens);
+        log_info("important tokens of stored prefixes: room for %u runs of %u tokens of a layer on "
+                 "the device, %u in memory",
+                 run_cache_slots(w->runs), keys->run_tokens, run_cache_room(w->runs));
 }
 
 /* Without keys all of a prefix is read, as always. */
@@ -133,9 +178,12 @@ int64_t stored_charge(struct worker *w, uint64_t bytes)
 
 void stored_close(struct worker *w)
 {
+    struct hill_why why;
     if (w->store)
         drive_store_close(w->store);
     free(w->store);
+    if (w->runs && engine_keep_runs(w->engine, 0, 0, &why))
+        log_warn("%s", why.text);
     run_cache_close(w->runs);
     w->store = NULL;
     w->runs = NULL;
@@ -204,20 +252,27 @@ static int compute(struct request *r)
     return 0;
 }
 
+int stored_find(struct request *r, struct hill_why *why)
+{
+    if (!may_take(r))
+        return 0;
+    struct stored *x = r->stored = stored_make(r);
+    int rc = x ? look(r, why) : hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
+    /* what is there and the store's go together where both are plain */
+    if (!rc && (x->hit.n_tokens <= r->reused || x->hit.n_plain < r->reused))
+        stored_drop(r);
+    return rc;
+}
+
 int stored_begin(struct request *r, uint32_t n_plain, struct hill_why *why)
 {
     r->n_plain = n_plain < r->reused ? n_plain : r->prompt;
-    if (!may_take(r) || n_plain < r->reused)
-        return compute(r);
-    struct stored *x = r->stored = stored_make(r);
-    int rc = x ? look(r, why) : hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
+    int rc = n_plain < r->reused ? 0 : stored_find(r, why);
     if (rc)
         return rc;
-    /* what is there and the store's go together where both are plain */
-    if (x->hit.n_tokens <= r->reused || x->hit.n_plain < r->reused) {
-        stored_drop(r);
+    struct stored *x = r->stored;
+    if (!x)
         return compute(r);
-    }
     x->next = r->reused / CHUNK_TOKENS;
     x->begun_ns = clock_now_ns();
     r->state = REQUEST_FETCHING;

@@ -28,6 +28,8 @@ void stored_close(struct worker *w); /* all that was left is written first */
 /* Who is woken when a chunk is written: the epoch's bell, or nobody. */
 void stored_listen(struct worker *w, struct shm_doorbell *bell);
 
+/* r->stored has what the store has of the prompt beyond r->reused tokens; NULL: nothing. */
+int stored_find(struct request *r, struct hill_why *why);
 /* The first r->reused tokens are there, n_plain of them plain: the store's beyond them are read
  * (REQUEST_FETCHING), or what follows is computed. */
 int stored_begin(struct request *r, uint32_t n_plain, struct hill_why *why);

@@ -25,7 +25,7 @@
 bool stored_owes(const struct request *r)
 {
     if (r->state != REQUEST_DECODE || r->over_rc || !r->w->store || !r->prefill->keep ||
-        r->prefill->restore || !r->predicted)
+        r->prefill->restore || !r->predicted || r->holds_chosen)
         return false;
     return r->over ? !r->left : !r->left_prompt;
 }

@@ -208,8 +208,11 @@ static int set_guesses(struct worker *w, struct hill_why *why)
 static void open_store(struct worker *w)
 {
     struct hill_why why = {""};
+    bool was_open = w->store;
     if (stored_open(w, &why))
         log_warn("no prefix store until the next epoch: %s", why.text);
+    if (w->store && !was_open)
+        away_note_windows(w);
     stored_listen(w, w->plane.party.bell);
 }
 

@@ -66,7 +66,7 @@ struct worker {
     float *logits;            /* [n_vocab] */
     struct step step;
     struct drive_store *store; /* of --prefix-dir, or NULL */
-    struct run_cache *runs;    /* of --prefix-cache-mb, or NULL */
+    struct run_cache *runs;    /* of --prefix-cache-mb and --prefix-gpu-cache-mb, or NULL */
     bool store_slow;           /* a request has waited for its writer long enough... */
     uint64_t store_done;       /* ...which had done so many jobs then */
     bool store_silent;         /* its drive has left reads of selected.h unanswered: no more */

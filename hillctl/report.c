@@ -201,14 +201,20 @@ static json_t *prefix(const Hill__Summary *m)
     set_real(object, "saved_ms", m && drive_tokens(m),
              m && m->gpu ? m->gpu->drive_saved_ms - m->gpu->drive_ms : 0);
     bool loaded = m && m->gpu && m->gpu->loaded_bytes;
+    bool away =
+        m && m->gpu && m->gpu->away_tokens; /* also of a later attempt, which has loaded none */
     json_object_set_new(object, "attention",
-                        loaded ? json_string(m->gpu->selected ? "select" : "all") : json_null());
+                        loaded || away ? json_string(m->gpu->selected ? "select" : "all")
+                                       : json_null());
+    set_integer(object, "away_tokens", m && m->gpu, m && m->gpu ? m->gpu->away_tokens : 0);
     set_integer(object, "loaded_entries", loaded, loaded ? m->gpu->loaded_entries : 0);
     set_integer(object, "loaded_bytes", loaded, loaded ? m->gpu->loaded_bytes : 0);
     set_integer(object, "loaded_later_bytes", loaded, loaded ? m->gpu->later_bytes : 0);
     set_real(object, "probe_ms", loaded && m->gpu->selected, loaded ? m->gpu->probe_ms : 0);
     set_integer(object, "cached_bytes", loaded && m->gpu->selected,
                 loaded ? m->gpu->cached_bytes : 0);
+    set_integer(object, "cached_gpu_bytes", loaded && m->gpu->selected,
+                loaded ? m->gpu->cached_gpu_bytes : 0);
     set_integer(object, "left_chunks", m && m->gpu, m && m->gpu ? m->gpu->left_chunks : 0);
     set_integer(object, "computed_again_from", again, again ? m->reused_tokens : 0);
     return object;

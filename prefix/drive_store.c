@@ -285,6 +285,12 @@ int drive_store_read(struct drive_store *s, struct drive_chunk chunk, void *entr
     return rc;
 }
 
+double drive_store_cost(const struct drive_store *s, struct drive_chunk chunk)
+{
+    const struct chunk *c = still_there(s, chunk);
+    return c ? c->cost : 0;
+}
+
 void drive_store_use(struct drive_store *s, struct drive_chunk chunk)
 {
     const struct chunk *c = still_there(s, chunk);

@@ -66,6 +66,8 @@ int drive_store_find(struct drive_store *store, const struct chunk_query *query,
  * what follows it. */
 int drive_store_read(struct drive_store *store, struct drive_chunk chunk, void *entries,
                      uint32_t *n, double *cost, struct hill_why *why);
+/* What it took to compute it, in us; 0: it has gone. */
+double drive_store_cost(const struct drive_store *store, struct drive_chunk chunk);
 /* It was of use: it counts for what goes first. */
 void drive_store_use(struct drive_store *store, struct drive_chunk chunk);
 

@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "proto/hill.pb-c.h"
 
-#define PROTO_VERSION             5u
+#define PROTO_VERSION             6u
 #define PROTO_MESSAGE_MAX         (64u << 20) /* bytes: a prompt of 16 M tokens */
 #define PROTO_RECORDS_VERSION     15u
 #define PROTO_SESSION_TERMS_BYTES 80u /* SessionFile.terms */

@@ -70,8 +70,10 @@ struct epoch_settings {
     const char *prefix_dir; /* of the prefix store on a drive, absolute; empty: none */
     uint64_t prefix_bytes;  /* its cap */
     double prefix_share;    /* of a stored prefix, loaded before the first token; 0: all of it */
-    uint64_t prefix_cache_bytes; /* memory for what was loaded so and may be again; 0: none */
-    const char *record_path;     /* of the recording of the rings, absolute; empty: none */
+    uint64_t prefix_cache_bytes;     /* memory for what was loaded so and may be again; 0: none */
+    uint64_t prefix_gpu_cache_bytes; /* the same of the device's memory */
+    bool prefix_away;                /* what is not loaded then takes no part in decode either */
+    const char *record_path;         /* of the recording of the rings, absolute; empty: none */
 };
 
 /* What the sizes and offsets of the rings follow from. */

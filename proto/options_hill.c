@@ -117,12 +117,22 @@ const struct option_spec hill_pipeline_specs[] = {
            "and only their entries are loaded before its first token, which may differ",
            .choices = "all|select", .fallback = "all"),
     OPTION("prefix-share", REAL, "SHARE",
-           "select: which share of a prefix is important, but 512 tokens at least", .min = 0.01,
-           .max = 1, .unset_help = "0.4"),
+           "select: which share of a prefix is important, but 512 tokens at least; 1: all of it, "
+           "loaded while layers compute",
+           .min = 0.01, .max = 1, .unset_help = "0.4"),
+    OPTION(
+        "prefix-unimportant", CHOICE, "later|never",
+        "select: when the other tokens of the prefix take part: later, behind the first token; or "
+        "never, then they are not read at all and the whole answer may differ",
+        .choices = "later|never", .unset_help = "later"),
     OPTION("prefix-cache-mb", SIZE, "SIZE",
            "select: memory for entries of important tokens, of which those stay that were of most "
            "importance to most requests",
            .min = 1, .max = MAX_MIB, .unset_help = "none: they are read from the drive every time"),
+    OPTION("prefix-gpu-cache-mb", SIZE, "SIZE",
+           "select: the same of the device's memory, beside --gpu-kv-mb; those of most importance "
+           "are here, the next ones in --prefix-cache-mb, and none in both",
+           .min = SMALLEST_SIZE, .max = MAX_MIB, .unset_help = "none"),
     OPTION("digest-mb", SIZE, "SIZE",
            "host-digest: how much of --hot-mb holds digests of cold tokens", .max = MAX_MIB,
            .fallback = "0"),
@@ -288,6 +298,12 @@ static double prefix_share(const struct options *options)
                                                    : PREFIX_SHARE;
 }
 
+static bool prefix_away(const struct options *options)
+{
+    return options_is_set(options, "prefix-unimportant") &&
+           strcmp(options_text(options, "prefix-unimportant"), "never") == 0;
+}
+
 /* What does not depend on model and machine; the tables have refused unknown names. */
 static void read_epoch(struct epoch_settings *e, const struct options *options)
 {
@@ -309,6 +325,8 @@ static void read_epoch(struct epoch_settings *e, const struct options *options)
         .gpu_drop = 1 - options_real(options, "gpu-keep"),
         .prefix_share = prefix_share(options),
         .prefix_cache_bytes = size_or_zero(options, "prefix-cache-mb"),
+        .prefix_away = prefix_away(options),
+        .prefix_gpu_cache_bytes = size_or_zero(options, "prefix-gpu-cache-mb"),
         .device = options_text(options, "device"),
         .csd_device = options_text(options, "csd-device"),
         .trace_scores = options_flag(options, "trace-scores"),
@@ -337,8 +355,14 @@ static int check_prefix(const struct hill_pipeline_options *out, uint32_t policy
         return hill_fail(why, HILL_E_INVALID, "--prefix-attention select needs --prefix-dir DIR");
     if (options_is_set(options, "prefix-share") && !prefix_selects(options))
         return hill_fail(why, HILL_E_INVALID, "--prefix-share needs --prefix-attention select");
+    if (options_is_set(options, "prefix-unimportant") && !prefix_selects(options))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--prefix-unimportant needs --prefix-attention select");
     if (options_is_set(options, "prefix-cache-mb") && !prefix_selects(options))
         return hill_fail(why, HILL_E_INVALID, "--prefix-cache-mb needs --prefix-attention select");
+    if (options_is_set(options, "prefix-gpu-cache-mb") && !prefix_selects(options))
+        return hill_fail(why, HILL_E_INVALID,
+                         "--prefix-gpu-cache-mb needs --prefix-attention select");
     if (out->prefix_dir && (out->record || out->trace_kv))
         return hill_fail(why, HILL_E_INVALID,
                          "--prefix-dir and %s exclude each other: what is recorded or traced "

@@ -189,6 +189,8 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "prefix_bytes", m->prefix_bytes <= CAP_MAX);
     CHECK("configure", "prefix_share", not_negative(m->prefix_share) && m->prefix_share <= 1);
     CHECK("configure", "prefix_cache_bytes", m->prefix_cache_bytes <= CAP_MAX);
+    CHECK("configure", "prefix_away", !m->prefix_away || m->prefix_share > 0);
+    CHECK("configure", "prefix_gpu_cache_bytes", m->prefix_gpu_cache_bytes <= CAP_MAX);
     CHECK("configure", "placement", known(&hill__placement__descriptor, m->placement));
     CHECK("configure", "pin", isfinite(m->pin) && m->pin <= 1);
     CHECK("configure", "gpu_drop", not_negative(m->gpu_drop) && m->gpu_drop <= 1);
@@ -363,6 +365,7 @@ static int check_done(const Hill__Done *m, struct hill_why *why)
     CHECK("done", "drive_saved_ms", not_negative(m->drive_saved_ms));
     CHECK("done", "probe_ms", not_negative(m->probe_ms));
     CHECK("done", "drive_tokens", m->drive_tokens <= m->reused_tokens);
+    CHECK("done", "away_tokens", m->away_tokens <= TOKENS_MAX);
     CHECK("done", "reused_plain", m->reused_plain <= m->reused_tokens);
     CHECK("done", "resumed_tokens", m->resumed_tokens <= m->predicted_tokens);
     return 0;

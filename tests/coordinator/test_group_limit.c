@@ -85,6 +85,36 @@ static void test_what_a_killed_pipeline_holds_is_free(void **state)
     assert_int_equal(check(0, 50 * MIB, true, 1, &why), 0);
 }
 
+static void test_caches_count_where_they_are(void **state)
+{
+    (void)state;
+    struct hill_why why = {""};
+    for (int own = 0; own < 2; own++) {
+        bool has_own = own;
+        struct group_limit limit = {.weights = 100 * MIB,
+                                    .hot = 50 * MIB,
+                                    .gpu_kv = 30 * MIB,
+                                    .prefix_cache = 4 * MIB,
+                                    .prefix_gpu_cache = 6 * MIB,
+                                    .room = 190 * MIB,
+                                    .group = "g",
+                                    .own_memory = answer,
+                                    .context = &has_own};
+        assert_int_equal(group_limit_check(&limit, &why), 0);
+        limit.room--;
+        assert_int_equal(group_limit_check(&limit, &why), own ? 0 : HILL_E_NOMEM);
+        limit.room = 54 * MIB;
+        assert_int_equal(group_limit_check(&limit, &why), own ? 0 : HILL_E_NOMEM);
+        if (!own)
+            assert_string_equal(why.text, "weights of 100 MiB, --gpu-kv-mb 30, "
+                                          "--prefix-gpu-cache-mb 6 and --hot-mb 50 and "
+                                          "--prefix-cache-mb 4 do not fit into the 54 MiB that the "
+                                          "memory limit of g leaves");
+        limit.room--;
+        assert_int_equal(group_limit_check(&limit, &why), HILL_E_NOMEM);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -93,6 +123,7 @@ int main(void)
         cmocka_unit_test(test_a_device_with_memory_of_its_own_does_not),
         cmocka_unit_test(test_hot_alone_over_the_room_asks_nobody),
         cmocka_unit_test(test_what_a_killed_pipeline_holds_is_free),
+        cmocka_unit_test(test_caches_count_where_they_are),
     };
     return cmocka_run_group_tests_name("group_limit", tests, NULL, NULL);
 }

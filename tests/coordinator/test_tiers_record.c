@@ -104,6 +104,7 @@ static void settings_that_size_the_tiers_count(void **state)
     other.beta = 0.5;
     other.prefix_bytes++;       /* a share of what is free, of a store beside the tiers */
     other.prefix_cache_bytes++; /* the GPU worker's own, gone with it */
+    other.prefix_gpu_cache_bytes++;
     assert_true(tiers_record_settings(&other) == sum);
     other.hot_cap_bytes++;
     assert_false(tiers_record_settings(&other) == sum);

@@ -153,13 +153,14 @@ static void counts_restarts_and_those_without_a_token(void **state)
     assert_int_equal(token_log_open(&log, path, RUN_ID, TOKEN_LOG_FLUSH_NEVER, &c, NULL), 0);
     token_log_contents_finish(&c);
     struct token_log_token token = {1, 101, -0.5, 1000, {.state = {1}}};
-    assert_false(c.decoded);
+    assert_false(c.decoded || c.selected);
     assert_int_equal(token_log_note_decoded(log, 9, NULL), 0);
+    assert_int_equal(token_log_note_selected(log, NULL), 0);
     assert_int_equal(token_log_append(log, &token, 0, NULL), 0);
     token_log_close(log);
     assert_int_equal(reopen(&c), 0);
     check_tokens(&c, 2);
-    assert_true(c.decoded);
+    assert_true(c.decoded && c.selected);
     assert_int_equal(c.restarts, 4);
     assert_int_equal(c.fruitless, 0);
     token_log_contents_finish(&c);
@@ -181,7 +182,7 @@ static void another_version_is_named(void **state)
     close(fd);
     assert_int_equal(token_log_open(&log, path, RUN_ID, TOKEN_LOG_FLUSH_NEVER, &c, &why),
                      HILL_E_DAMAGED);
-    assert_non_null(strstr(why.text, "has version 2, this program has 3"));
+    assert_non_null(strstr(why.text, "has version 3, this program has 4"));
 }
 
 /* The newest slot counts, also of one that another coordinator has gone on with. */

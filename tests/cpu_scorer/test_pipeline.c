@@ -132,7 +132,7 @@ static void test_every_importance_selects_the_same_at_every_place(void **unused)
 {
     uint64_t hashes[KV_IMPORTANCE_COUNT];
     (void)unused;
-    for (uint32_t i = 0; i < KV_IMPORTANCE_COUNT; i++) {
+    for (uint32_t i = 0; i < KV_IMPORTANCE_COUNT; i += TEST_STRIDE(KV_IMPORTANCE_COUNT)) {
         struct kv_selection_settings other = usual;
         struct rig_options hot = {.csd = false}, cold = {.csd = true, .beta = 0.25},
                            moving = {.csd = true,
@@ -162,7 +162,7 @@ static void test_bkp_selects_the_same_while_it_moves(void **unused)
 {
     static const double betas[] = {4, 1.5, 0.66, 0.25};
     (void)unused;
-    for (size_t i = 0; i < sizeof betas / sizeof betas[0]; i++) {
+    for (size_t i = 0; i < sizeof betas / sizeof betas[0]; i += TEST_STRIDE(2)) {
         struct rig_options o = {
             .csd = true, .beta = betas[i], .placement = PLACEMENT_BKP, .pin = 0.05};
         struct scorer_stats s = whole_request(&o, &usual);
@@ -248,7 +248,7 @@ static void test_hot_entries_are_read_where_they_lie(void **unused)
     assert_int_equal(s.gpu.hits, 0);
     assert_int_equal(s.gpu.tokens, 0); /* they take no GPU slots */
     static const double betas[] = {4, 0.66, 0.25};
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < 6; i += TEST_STRIDE(4)) {
         o = (struct rig_options){.csd = true,
                                  .beta = betas[i % 3],
                                  .placement = i < 3 ? PLACEMENT_BKP : PLACEMENT_RECENCY,

@@ -1,8 +1,9 @@
 /*
  * tests/gpu_worker/test_select.c - a prompt over some of the tokens before it: with all of them it
- * has the bits of a prompt over all; with some, the logits of a forward pass in double that sees
- * these alone; what its queries attend to are softmax weights in double. Which runs are chosen, and
- * which heads, against a search over all. HILL_TEST_SEED draws other lengths and choices.
+ * has the bits of a prompt over all; with some, it and the tokens behind it have the logits of a
+ * forward pass in double that sees these alone; what its queries attend to are softmax weights in
+ * double. Which runs are chosen, and which heads, against a search over all. HILL_TEST_SEED draws
+ * other lengths and choices.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +17,8 @@
 #include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/reference.h"
 
-enum { PAST_MOST = 320, OWN_MOST = 40, MOST = PAST_MOST + OWN_MOST };
+enum { PAST_MOST = 320, OWN_MOST = 40, DECODED = 3, MOST = PAST_MOST + OWN_MOST + DECODED };
+enum { RUN_SLOTS = 331 };
 
 /* Of a layer's past tokens those that are seen, in pieces of any size. */
 static uint32_t give(struct engine_run *run, uint32_t layer, uint32_t n_past, const uint8_t *seen)
@@ -39,6 +41,45 @@ static uint32_t give(struct engine_run *run, uint32_t layer, uint32_t n_past, co
     }
     free(entries);
     return n;
+}
+
+static uint32_t runs_on_device; /* that were given */
+
+/* The same of runs, of which some are in slots of the device by any order, written right before;
+ * what the host has of these is wrong. */
+static void give_runs(struct engine_run *run, uint32_t layer, uint32_t n_past, uint32_t run_tokens)
+{
+    struct hill_why why = {0};
+    size_t bytes = (size_t)run_tokens * run->entry_bytes;
+    uint32_t n = n_past / run_tokens, window = ENGINE_PAST_TOKENS / run_tokens, at = 0;
+    uint32_t slots[PAST_MOST], shift = draw(RUN_SLOTS);
+    uint8_t *entries = malloc(n * bytes), *back = malloc(bytes);
+    memcpy(entries, run->entries[layer], n * bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = ENGINE_NO_SLOT;
+        if (draw(2))
+            continue;
+        slots[i] = (i * 7 + shift) % RUN_SLOTS; /* 7 is no part of RUN_SLOTS: one run each */
+        RUN_CHECK(engine_write_run(run->engine, slots[i], entries + i * bytes, &why));
+        RUN_CHECK(engine_read_run(run->engine, slots[i], back, &why));
+        assert_memory_equal(back, entries + i * bytes, bytes);
+        memset(entries + i * bytes, 0x3c, bytes);
+        runs_on_device++;
+    }
+    while (at < n) {
+        uint32_t piece = 1 + draw(window);
+        piece = piece < n - at ? piece : n - at;
+        int rc = engine_prefill_past_runs(run->engine, layer, at * run_tokens, piece * run_tokens,
+                                          entries + at * bytes, slots + at, &why);
+        if (rc < 0)
+            RUN_CHECK(rc);
+        for (uint32_t i = 0; rc && i < piece; i++) /* another run: behind what was queued */
+            if (slots[at + i] != ENGINE_NO_SLOT && draw(2))
+                RUN_CHECK(engine_write_run(run->engine, slots[at + i], entries, &why));
+        at += rc ? piece : 0;
+    }
+    free(entries);
+    free(back);
 }
 
 static uint32_t count(const struct engine_run *run, uint32_t layer, uint32_t n_past,
@@ -68,6 +109,9 @@ static void probe(struct engine_run *run, uint32_t layer, uint32_t n_past, uint1
     free(keys);
 }
 
+/* Slots are there for runs of so many tokens; 0: none, all comes from the host. */
+static uint32_t run_tokens_kept;
+
 /* run->entries of the past are there. sums [n_layers][n_kv_heads + 1][n_past], or NULL: of each
  * head, and of all. */
 static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_t n_past,
@@ -83,7 +127,10 @@ static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_
         for (uint32_t h = 0; sums && h <= kv; h++)
             probe(run, l, n_past, (uint16_t)(h < kv ? h : 0), h < kv ? 1 : kv,
                   sums + ((size_t)l * (kv + 1) + h) * n_past);
-        give(run, l, n_past, seen);
+        if (run_tokens_kept)
+            give_runs(run, l, n_past, run_tokens_kept);
+        else
+            give(run, l, n_past, seen);
         RUN_CHECK(engine_prefill_enqueue(run->engine, l, &why));
         RUN_CHECK(engine_prefill_read(run->engine, l, 0, n - n_past,
                                       run->entries[l] + (size_t)n_past * run->entry_bytes, &why));
@@ -91,16 +138,21 @@ static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_
     RUN_CHECK(engine_prefill_logits(run->engine, run->logits, &why));
 }
 
-static void all_are_all(struct random_model *m)
+/* With what is on the device, too, in runs of run_tokens; 0: nothing is. */
+static void all_are_all(struct random_model *m, uint32_t run_tokens)
 {
     uint32_t tokens[MOST], n_past = 64 * (1 + draw(PAST_MOST / 64)),
                            n = n_past + 1 + draw(OWN_MOST);
     uint8_t seen[PAST_MOST];
     struct engine_run run;
     struct engine *engine = make_engine(m);
+    struct hill_why why = {0};
     memset(seen, 1, sizeof seen);
     make_tokens(tokens, n, m->hp.n_vocab, draw(1000));
     run_init(&run, engine, OWN_MOST, MOST);
+    if (run_tokens)
+        RUN_CHECK(engine_keep_runs(engine, RUN_SLOTS, run_tokens, &why));
+    run_tokens_kept = run_tokens;
     run_prefill(&run, tokens, n);
     float *logits = malloc(m->hp.n_vocab * sizeof *logits);
     uint8_t *own = malloc((size_t)m->hp.n_layers * OWN_MOST * run.entry_bytes);
@@ -127,9 +179,23 @@ static void with_all_tokens_no_bit_changes(void **state)
     for (int i = 0; i < 6; i++) {
         struct random_model m;
         random_model_make_windowed(&m, 20 + (uint64_t)i, i % 2 ? 1 + draw(200) : 0);
-        all_are_all(&m);
+        all_are_all(&m, 0);
         random_model_free(&m);
     }
+}
+
+static void runs_on_the_device_change_no_bit(void **state)
+{
+    (void)state;
+    for (uint32_t run_tokens = 1; run_tokens <= 64; run_tokens *= 4) {
+        struct random_shape shape = RANDOM_SHAPE_SMALL(2);
+        struct random_model m;
+        random_model_make(&m, &shape, 40 + run_tokens);
+        all_are_all(&m, run_tokens);
+        random_model_free(&m);
+    }
+    run_tokens_kept = 0;
+    assert_true(runs_on_device > 50);
 }
 
 /* What the queries of one KV head attend to in layer 0, of tokens that are all seen: a softmax over
@@ -157,6 +223,35 @@ static void weigh_in_double(const struct random_model *m, const uint32_t *tokens
     }
 }
 
+/* The next token at its own position, behind the entries of those that are seen alone. */
+static void step_some(struct engine_run *run, uint32_t token, const uint8_t *seen)
+{
+    struct hill_why why = {0};
+    uint32_t n = run->n_tokens, slots[MOST];
+    RUN_CHECK(engine_step_begin(run->engine, 1, &(struct engine_row){0, token, n}, &why));
+    for (uint32_t l = 0; l < run->hp.n_layers; l++) {
+        uint32_t n_slots = 0;
+        RUN_CHECK(engine_step_query(run->engine, l, 0, run->q,
+                                    run->entries[l] + (size_t)n * run->entry_bytes, &why));
+        run_upload(run, l, run->uploaded[l], n - run->uploaded[l]);
+        run->uploaded[l] = n;
+        for (uint32_t t = 0; t < n; t++)
+            if (seen[t])
+                slots[n_slots++] = run->slot_of[t];
+        RUN_CHECK(engine_step_attend(run->engine, l, 0, n_slots, slots, &why));
+        RUN_CHECK(engine_step_run(run->engine, l, &why));
+    }
+    RUN_CHECK(engine_step_logits(run->engine, 0, run->logits, &why));
+    run->n_tokens = n + 1;
+}
+
+static void expect_logits(const struct engine_run *run, const struct reference *reference)
+{
+    for (uint32_t i = 0; i < run->hp.n_vocab; i++)
+        assert_true(fabs(run->logits[i] - reference->logits[i]) <
+                    2e-3 * (1 + fabs(reference->logits[i])));
+}
+
 static void against_double(struct random_shape shape)
 {
     uint32_t n_past = 64 * (1 + draw(3)), n = n_past + 1 + draw(20), tokens[MOST];
@@ -175,17 +270,23 @@ static void against_double(struct random_shape shape)
     uint32_t rows = shape.n_kv_heads + 1;
     float *sums = malloc((size_t)shape.n_layers * rows * n_past * sizeof *sums);
     prefill_some(&run, tokens, n_past, n, seen, sums);
-    reference_init(&reference, &m, n);
+    reference_init(&reference, &m, n + DECODED);
     for (uint32_t i = 0; i < n; i++) {
-        reference.masses = i < n_past ? NULL : calloc((size_t)shape.n_layers * n, sizeof(double));
+        reference.masses =
+            i < n_past ? NULL : calloc((size_t)shape.n_layers * (n + DECODED), sizeof(double));
         /* the first layer's queries do not depend on what is seen */
         reference_token(&reference, tokens[i], i < n_past ? NULL : seen);
         free(reference.masses);
         reference.masses = NULL;
     }
-    for (uint32_t i = 0; i < shape.n_vocab; i++)
-        assert_true(fabs(run.logits[i] - reference.logits[i]) <
-                    2e-3 * (1 + fabs(reference.logits[i])));
+    expect_logits(&run, &reference);
+    run.n_tokens = n;
+    for (uint32_t i = 0; i < DECODED; i++) {
+        uint32_t token = draw(shape.n_vocab);
+        step_some(&run, token, seen);
+        reference_token(&reference, token, seen);
+        expect_logits(&run, &reference);
+    }
     reference_free(&reference);
     for (uint32_t h = 0; h < shape.n_kv_heads; h++) {
         double *want = calloc(n_past, sizeof *want);
@@ -255,6 +356,25 @@ static void what_is_out_of_order_is_refused(void **state)
     assert_int_equal(engine_prefill_keys(engine, 1, 8, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_past(engine, 0, 0, 9, run.entries[0], &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_enqueue(engine, 0, &why), HILL_E_INVALID);
+    uint32_t slots[2] = {0, 2};
+    assert_int_equal(engine_prefill_past_runs(engine, 0, 0, 8, run.entries[0], slots, &why),
+                     HILL_E_INVALID); /* none are kept */
+    assert_int_equal(engine_keep_runs(engine, 2, ENGINE_PAST_TOKENS + 1, &why), HILL_E_INVALID);
+    assert_int_equal(engine_keep_runs(engine, 1u << 30, ENGINE_PAST_TOKENS, &why), HILL_E_NOMEM);
+    assert_int_equal(engine_write_run(engine, 0, run.entries[0], &why), HILL_E_INVALID);
+    uint64_t bytes = engine_kv_bytes(engine);
+    RUN_CHECK(engine_keep_runs(engine, 2, 4, &why));
+    assert_true(engine_kv_bytes(engine) >= bytes + 8ull * run.entry_bytes);
+    assert_int_equal(engine_write_run(engine, 2, run.entries[0], &why), HILL_E_INVALID);
+    assert_int_equal(engine_read_run(engine, 2, run.entries[0], &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_past_runs(engine, 0, 0, 8, run.entries[0], slots, &why),
+                     HILL_E_INVALID);
+    slots[1] = 1;
+    assert_int_equal(engine_prefill_past_runs(engine, 0, 0, 6, run.entries[0], slots, &why),
+                     HILL_E_INVALID);
+    assert_int_equal(engine_prefill_past_runs(engine, 0, 0, 8, run.entries[0], slots, &why), 1);
+    RUN_CHECK(engine_keep_runs(engine, 0, 0, &why));
+    assert_int_equal(engine_read_run(engine, 0, run.entries[0], &why), HILL_E_INVALID);
     run_finish(&run);
     engine_destroy(engine);
     random_model_free(&m);
@@ -326,6 +446,7 @@ int main(void)
     draws_seed(16);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_all_tokens_no_bit_changes),
+        cmocka_unit_test(runs_on_the_device_change_no_bit),
         cmocka_unit_test(with_some_it_is_a_pass_that_sees_these),
         cmocka_unit_test(what_is_out_of_order_is_refused),
         cmocka_unit_test(the_most_attended_runs_are_chosen),

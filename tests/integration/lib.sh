@@ -87,6 +87,14 @@ need_models() {
     [ -r "$models/stories260K.gguf" ] || skip "the reference models are not in $models (set HILL_MODELS)"
 }
 
+# small_model FILE [ARGUMENTS...]: random weights in the shape that scripts share, whose kernels are built once
+small_model() {
+    local file=$1
+    shift
+    "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 11 "$@" -o "$file" 2>/dev/null ||
+        fail "mkmodel"
+}
+
 # run_json OUTPUT ARGUMENTS...: hillinfer run --json, its own folders; errors go to OUTPUT.err
 run_json() {
     local out=$1

@@ -5,8 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 unset HILL_EXACT_BELOW
 
-"$bin/hill-mkmodel" --random --layers 3 --heads 4 --kv-heads 2 --width 64 --head-dim 16 --ffn 96 --vocab 512 --type f16 -s 11 \
-    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+small_model "$work/random.gguf"
 options=(-m "$work/random.gguf" -c 4096 --beta 0.25 --temp 0 --ignore-eos)
 
 for n in 2046 2047 2048 2049; do head -c $((n - 1)) "$text" >"$work/p$n"; done # a byte is a token, one is the start of the text
@@ -78,9 +77,9 @@ grep -qF -- '--exact-below 2048' "$work/err" || fail "the refusal does not name 
 down || fail "down"
 
 # the caps are for all of a short context
-run_json "$work/out" "${options[@]}" -f "$work/p2047" -n 2 --budget 100 --gpu-kv-mb 3 || fail "a small GPU cap: $(cat "$work/out.err")"
+run_json "$work/out" "${options[@]}" -f "$work/p2047" -n 2 --budget 100 --gpu-kv-mb 5 || fail "a small GPU cap: $(cat "$work/out.err")"
 expect_one_line "a GPU cap below what is exact" 1 "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" \
-    "${options[@]}" -f "$work/p2047" -n 2 --budget 100 --exact-below 2048 --gpu-kv-mb 3
+    "${options[@]}" -f "$work/p2047" -n 2 --budget 100 --exact-below 2048 --gpu-kv-mb 5
 grep -q -- '--gpu-kv-mb' "$work/err" || fail "the refusal does not name the cap: $(cat "$work/err")"
 expect_nothing_left
 finish

@@ -5,7 +5,7 @@
 requests_last 2
 export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 
-"$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
+small_model "$work/model.gguf"
 head -c 2500 "$text" >"$work/prompt"
 printf '\nThis License' >>"$work/prompt"
 options=(-m "$work/model.gguf" -c 8192 --budget 256 --beta 0.25 --csd-device 0) # test_attach.sh has the default

@@ -7,7 +7,7 @@ requests_last 5
 
 head -c 2400 "$text" >"$work/licence"
 layers=3 key_bytes=128 # 2 KV heads of 32, FP16
-"$bin/hill-mkmodel" --random --layers $layers --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel"
+small_model "$work/random.gguf"
 n=16 model=$work/random.gguf
 run() { # OUTPUT ARGUMENTS...
     local out=$1
@@ -69,7 +69,7 @@ for policy in h2o oracle prefetch leoam; do
         *recency*)
             wanted=$(($(cold_tokens "$prompt" "${words[1]}") * layers * key_bytes))
             [ $policy != prefetch ] || wanted=$((wanted / 2)) # half the columns of each head
-            [ $policy != leoam ] || wanted=$(leoam_bytes "$work/out" $key_bytes)
+            [ $policy != leoam ] || wanted=$(leoam_bytes "$work/out" "$key_bytes")
             within "$policy, $placement: keys over the link" "$keys" "$wanted" 95 105
             [ $policy != leoam ] || expect_candidates "$policy, $placement" "$work/out"
             expect "$policy, $placement: flash reads but keys and entries" "$(field "$work/out" '.bytes.flash_read - .bytes.link_key - .bytes.link_kv')" 0
@@ -112,21 +112,26 @@ for setting in "--beta 0.25 --placement recency" "--beta 0.25 --placement recenc
     esac
 done
 
-# leoam where a chunk is two pages and more; the second one's entries are whole pages too, so that flash reads nothing else
-for shape in "4 64" "8 128"; do
-    read -r heads dim <<<"$shape"
-    layers=2 key_bytes=$((heads * dim * 2)) model=$work/shape.gguf
-    "$bin/hill-mkmodel" --random --layers $layers --heads "$heads" --kv-heads "$heads" --width 64 --head-dim "$dim" --ffn 96 --vocab 512 --type f16 -s 12 -o "$model" || fail "mkmodel"
+# leoam where a chunk is two pages and more; the second one's entries are whole pages too, so that flash reads nothing else. The wired
+# model, and the shape of test_follow and test_memory: their kernels are built once
+layers=2
+head -c 1000 "$text" >"$work/licence"
+prompt=$(($(wc -c <"$work/licence") + 1))
+"$bin/hill-mkmodel" -o "$work/wired.gguf" 2>/dev/null || fail "mkmodel"
+"$bin/hill-mkmodel" --random --layers $layers --width 128 --heads 16 --kv-heads 16 --head-dim 128 --ffn 256 --vocab 512 --type f16 -s 12 -o "$work/wide.gguf" || fail "mkmodel"
+for shape in "wired 512" "wide 4096"; do
+    model=$work/${shape% *}.gguf key_bytes=${shape#* }
     run "$work/out" --policy leoam --alpha 0.1 --beta 0.25 --placement recency
-    wanted=$(leoam_bytes "$work/out" $key_bytes)
+    wanted=$(leoam_bytes "$work/out" "$key_bytes")
     within "leoam, keys of $key_bytes bytes: over the link" "$(field "$work/out" .bytes.link_key)" "$wanted" 95 105
     expect_candidates "leoam, keys of $key_bytes bytes" "$work/out"
     flash=$(field "$work/out" .bytes.flash_read)
     expect "leoam, keys of $key_bytes bytes: flash reads but keys and entries" "$(field "$work/out" ".bytes | $flash - .link_key - .link_kv")" 0
-    [ $key_bytes != 2048 ] || within "leoam, keys of $key_bytes bytes: flash reads" "$flash" \
+    [ "$key_bytes" != 4096 ] || within "leoam, keys of $key_bytes bytes: flash reads" "$flash" \
         $((wanted + $(field "$work/out" .tiers.cold.hits) * 2 * key_bytes)) 95 105
 done
 model=$work/random.gguf
+head -c 2400 "$text" >"$work/licence"
 
 
 # a killed worker: the request goes on after its newest whole step, with what its policy has kept beside the entries

@@ -176,6 +176,26 @@ generate "$work/out" -f "$work/other" || fail "another document: $(cat "$work/ou
 asks "important tokens that are cached" asked2 select
 same "important tokens that are cached: answer" "$(answer "$work/out")" "$(answer "$work/important")"
 expect "important tokens that are cached: bytes" "$(jq -s '.[1].prefix as $p | $p.cached_bytes > 0 and $p.loaded_bytes + $p.cached_bytes == .[0].prefix.loaded_bytes' "$work/important" "$work/out")" true
+down || fail "down"
+# the same out of the device's cache, which holds less than the question takes, and of the one in memory, which has the rest
+up "${options[@]}" "${first[@]}" --prefix-attention select --prefix-cache-mb 1 --prefix-gpu-cache-mb 0.25 || fail "up"
+for i in 1 2 3; do
+    asks "a cache on the device, $i" asked2 select
+    same "a cache on the device, $i: answer" "$(answer "$work/out")" "$(answer "$work/important")"
+    field "$work/out" '.prefix | "\(.cached_bytes) \(.cached_gpu_bytes) \(.loaded_bytes + .cached_bytes)"' >"$work/cached$i"
+    generate "$work/out" -f "$work/other" || fail "another document: $(cat "$work/out.err")" # it takes the slot
+done
+read -r _ _ all_loaded <"$work/cached1"
+expect "a cache on the device: empty at first" "$(cat "$work/cached1")" "0 0 $(field "$work/important" .prefix.loaded_bytes)"
+for i in 2 3; do
+    read -r cached on_device all <"$work/cached$i"
+    expect "a cache on the device, $i: bytes" "$all" "$all_loaded"
+    if [ "$on_device" -gt 150000 ] && [ "$on_device" -le 262144 ] && [ "$cached" -gt $((on_device + 100000)) ]; then
+        pass "a cache on the device, $i: from there, and from memory"
+    else
+        fail "a cache on the device, $i: $on_device of $cached bytes are from there"
+    fi
+done
 # between the first token and what it stands behind, which a modelled drive has later: seconds, so that a poll finds them
 in_between() { # OUTPUT: asked2 is there; its process is $pid
     generate "$work/out" -f "$work/other" || fail "another document: $(cat "$work/out.err")"
@@ -229,7 +249,9 @@ same "behind what was damaged: answer" "$(answer "$work/out")" "$(answer "$work/
 expect "the damage is named" "$(cat "$state_dir"/*.log | grep -c 'chunk 3 of chunks.data is damaged')" 1
 down || fail "down"
 up "${options[@]}" "${first[@]}" --prefix-attention select --prefix-share 1 || fail "up"
-asks "all are important" asked3 all
+asks "all are important" asked3 select
+same "all are important: answer" "$(answer "$work/out")" "$(answer "$work/asked3.whole")"
+expect "all are important: nothing is probed" "$(field "$work/out" '"\(.prefix.probe_ms) \(.prefix.loaded_entries / .prefix.reused_tokens >= 1)"')" "0 true"
 down || fail "down"
 up "${options[@]}" "${first[@]}" || fail "up"
 asks "nothing is chosen" asked2 all
@@ -238,6 +260,8 @@ down || fail "down"
 expect_one_line "a store that holds no chunk beside its keys" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 140K --prefix-attention select "${run2[@]}"
 expect_one_line "select without a store" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-attention select "${run2[@]}"
 expect_one_line "a cache of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-cache-mb 1 "${run2[@]}"
+expect_one_line "a cache on the device of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-gpu-cache-mb 1 "${run2[@]}"
+expect_one_line "a cache on the device beyond this machine's memory" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-attention select --prefix-gpu-cache-mb 1000G "${run2[@]}"
 expect_one_line "a cache beyond this machine's memory" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-attention select --prefix-cache-mb 1000G "${run2[@]}"
 expect_one_line "a share of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-share 0.2 "${run2[@]}"
 

@@ -6,8 +6,8 @@
 . "$(dirname "$0")/lib.sh"
 requests_last 5
 
-"$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
-"$bin/hill-mkmodel" -o "$work/other.gguf" --rope-base 1e14 || fail "mkmodel --rope-base" # of the same size
+small_model "$work/model.gguf"
+small_model "$work/other.gguf" --rope-base 1e5 # of the same size
 head -c 2600 "$text" >"$work/prompt0"
 tail -c +700 "$text" | head -c 900 >"$work/prompt1"
 tail -c 200 "$text" >"$work/question"
@@ -317,15 +317,14 @@ one_line "its file is gone when it is to be restored again" $? 100 "$work/rest.e
 down || fail "down"
 
 # --- prefetch chooses its columns by the first keys that come: of a short prompt, or of small chunks, the same again
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 11 -o "$work/random.gguf" || fail "mkmodel --random"
 printf 'A short prompt.' >"$work/prompt2"
 for prompt in "2 --batch-size 512" "1 --batch-size 20"; do
     # shellcheck disable=SC2086  # words
-    up -m "$work/random.gguf" -c 2000 --policy prefetch --alpha 0.1 --window 4 --sinks 1 --beta 0.4 ${prompt#* } || fail "up --policy prefetch"
+    up -m "$work/model.gguf" -c 2000 --policy prefetch --alpha 0.1 --window 4 --sinks 1 --beta 0.4 ${prompt#* } || fail "up --policy prefetch"
     generate "${prompt%% *}" 200 "$work/whole" || fail "prefetch: $(cat "$work/whole.err")"
     generate "${prompt%% *}" 120 "$work/part" --save "$work/other" || fail "prefetch, --save: $(cat "$work/part.err")"
     down || fail "down"
-    up -m "$work/random.gguf" -c 2000 --policy prefetch --alpha 0.1 --window 4 --sinks 1 --csd none || fail "up --policy prefetch"
+    up -m "$work/model.gguf" -c 2000 --policy prefetch --alpha 0.1 --window 4 --sinks 1 --csd none || fail "up --policy prefetch"
     restore "$work/other" 80 "$work/rest" || fail "prefetch, restore: $(cat "$work/rest.err")"
     expect "prefetch, prompt $prompt: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole")"
     down || fail "down"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# tests/long/important_cache.sh - --prefix-cache-mb on real documents: bytes that questions load before their first token when
-# what stays in memory is chosen by importance and frequency, and by age alone (LRU), at equal memory.
+# tests/long/important_cache.sh - --prefix-cache-mb and --prefix-gpu-cache-mb on real documents: bytes that questions load
+# before their first token when what stays is chosen by importance and frequency, and by age alone (LRU), at equal memory.
 #
 # DOCUMENTS (6) pieces of BYTES (16000) of TEXT (Moby-Dick; docs/data.md) are read once, with SmolLM2 (MODEL: another file),
 # then QUESTIONS (48) are asked, in the same order with both rules; SEED draws it, some documents are asked oftener. CACHES: sizes
-# in MiB. Fails where importance loads no fewer bytes than age. Prints a line a size. About ten minutes on two CPUs.
+# in MiB, 24 in memory alone, 12+12 on the device and in memory. Fails where importance loads no fewer bytes than age. Prints a line a size. About ten minutes on two CPUs.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
 unset HILL_NO_PREFIX_CACHE HILL_EXACT_BELOW
@@ -33,17 +33,19 @@ ask() { # DOCUMENT QUESTION OUTPUT
     { cat "$work/document$1" && printf '\n\nQuestion: %s\nAnswer:' "$2"; } >"$work/prompt"
     hillctl generate -f "$work/prompt" -n 1 --temp 0 --ignore-eos --json >"$3" 2>"$3.err" || fail "document $1: $(cat "$3.err")"
 }
-# of all questions: bytes read, bytes of the cache, questions
+# of all questions: bytes read, bytes of the caches, of the device's alone, questions
 questions_with() { # RULE MIB OUTPUT
+    local levels=(--prefix-cache-mb "${2#*+}")
+    [ "$2" = "${2#*+}" ] || levels+=(--prefix-gpu-cache-mb "${2%+*}")
     export HILL_TEST_RUN_CACHE=$1
-    up "${pipeline[@]}" --prefix-cache-mb "$2" || fail "up"
+    up "${pipeline[@]}" "${levels[@]}" || fail "up"
     : >"$work/loaded"
     while read -r document question <&3; do
         ask "$document" "${asked[question]}" "$work/answer"
         [ "$(field "$work/answer" .prefix.attention)" = select ] || fail "$1, $2 MiB: all of document $document was read"
-        field "$work/answer" '"\(.prefix.loaded_bytes) \(.prefix.cached_bytes)"' >>"$work/loaded"
+        field "$work/answer" '"\(.prefix.loaded_bytes) \(.prefix.cached_bytes) \(.prefix.cached_gpu_bytes)"' >>"$work/loaded"
     done 3<"$work/order"
-    awk '{read += $1; cached += $2} END {print read, cached, NR}' "$work/loaded" >"$3"
+    awk '{read += $1; cached += $2; device += $3} END {print read, cached, device, NR}' "$work/loaded" >"$3"
     down
 }
 up "${pipeline[@]}" || fail "up"
@@ -52,11 +54,11 @@ down
 for mib in $caches; do
     questions_with importance "$mib" "$work/importance"
     questions_with lru "$mib" "$work/lru"
-    read -r by_importance cached_importance n <"$work/importance"
-    read -r by_age cached_age n_age <"$work/lru"
+    read -r by_importance cached_importance device_importance n <"$work/importance"
+    read -r by_age cached_age device_age n_age <"$work/lru"
     expect "$mib MiB: questions" "$n $n_age" "$questions $questions"
-    echo "$mib MiB: a question reads $((by_importance / n)) bytes by importance (cached $((cached_importance / n)))," \
-        "$((by_age / n)) by age ($((cached_age / n)))"
+    echo "$mib MiB: a question reads $((by_importance / n)) bytes by importance (cached $((cached_importance / n)), of these on" \
+        "the device $((device_importance / n))), $((by_age / n)) by age ($((cached_age / n)), $((device_age / n)))"
     [ "$by_importance" -lt "$by_age" ] || fail "$mib MiB: importance loads no fewer bytes than age"
 done
 expect_nothing_left

@@ -4,27 +4,33 @@
 # shellcheck shell=bash source=../integration/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../integration/lib.sh"
 
-# real_model NAME FILE: $model is its path; skips where there is none
+# real_model NAME FILE: $model is its path; skips where there is none. A pipeline that attends to everything is up, since to load such
+# a model takes longer than a short request; weights_in_memory ends it.
 real_model() {
     [ "$1" = smollm2 ] || [ -n "${HILL_CHECK_MODELS:-}" ] || skip "make check-models runs $1"
     model=$(model_file "$2") || skip "$2 is not there: scripts/hillinfer get-models $1"
+    up -m "$model" -c 1024 --csd none --policy full || fail "up"
 }
 
-full=(-c 1024 --csd none --policy full --temp 0 --ignore-eos)
+fully() { # OUTPUT ARGUMENTS...: a request to that pipeline; errors go to OUTPUT.err
+    local out=$1
+    shift
+    hillctl generate --json --temp 0 --ignore-eos "$@" >"$out" 2>"$out.err"
+}
 
 # The ids and the text are the same prompt: as many tokens, the same logits.
 same_prompt() { # DESCRIPTION IDS TEXT ARGUMENTS...
     local description=$1 ids=$2 text=$3
     shift 3
-    run_json "$work/ids" -m "$model" "${full[@]}" -n 1 --token-ids -p "$ids" || fail "$description: $(cat "$work/ids.err")"
-    run_json "$work/text" -m "$model" "${full[@]}" -n 1 -p "$text" "$@" || fail "$description: $(cat "$work/text.err")"
+    fully "$work/ids" -n 1 --token-ids -p "$ids" || fail "$description: $(cat "$work/ids.err")"
+    fully "$work/text" -n 1 -p "$text" "$@" || fail "$description: $(cat "$work/text.err")"
     expect "$description: tokens" "$(field "$work/text" .prompt_tokens)" "$(wc -w <<<"$ids")"
     expect "$description: logits" "$(field "$work/text" .logits_hash)" "$(field "$work/ids" .logits_hash)"
 }
 
 # greedy TEXT WANTED: the ids of the answer
 greedy() {
-    run_json "$work/greedy" -m "$model" "${full[@]}" -n "$(wc -w <<<"$2")" -p "$1" || fail "$1: $(cat "$work/greedy.err")"
+    fully "$work/greedy" -n "$(wc -w <<<"$2")" -p "$1" || fail "$1: $(cat "$work/greedy.err")"
     expect "greedy after '$1'" "$(field "$work/greedy" '.tokens | join(" ")')" "$2"
 }
 
@@ -32,7 +38,7 @@ greedy() {
 # arithmetic in F32 on the dequantised weights, the product rounds activations
 perplexity() {
     local sentence="It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. The capital of France is Paris, and the capital of Germany is Berlin."
-    run_json "$work/ppl" -m "$model" "${full[@]}" -p "$sentence" --score-from 1 || fail "perplexity: $(cat "$work/ppl.err")"
+    fully "$work/ppl" -p "$sentence" --score-from 1 || fail "perplexity: $(cat "$work/ppl.err")"
     expect "perplexity: scored tokens" "$(field "$work/ppl" '.logprobs | length')" $(($2 - 1))
     field "$work/ppl" '-(.logprobs | add / length) | exp' >"$work/value"
     awk -v wanted="$1" '{exit !($1 > 0.97 * wanted && $1 < 1.03 * wanted)}' "$work/value" || fail "perplexity $(cat "$work/value"), wanted $1"
@@ -64,7 +70,6 @@ placements() {
 weights_in_memory() {
     local size packed left
     size=$(stat -L -c %s "$model")
-    up -m "$model" -c 1024 --csd none --policy full || fail "up: $(cat "$work/up.err")"
     hillctl generate -f "$1" -n 8 --temp 0 --ignore-eos >"$work/out" 2>&1 || fail "generate: $(cat "$work/out")"
     awk -v file="$(readlink -f "$model")" '
         /^[0-9a-f]+-[0-9a-f]+ / {named = $6; ours = $0 ~ file "$"}

@@ -9,7 +9,7 @@ perplexity 7.683 44
 same_prompt "a text" "504 3575 282 4649 314" "The capital of France is"
 # <|im_start|> is 1, <|im_end|> 2; typed, they are text
 same_prompt "a chat's marks" "1 4093 198 504 3575 282 4649 314 2" $'<|im_start|>user\nThe capital of France is<|im_end|>' --special
-run_json "$work/out" -m "$model" "${full[@]}" -n 1 -p "<|im_start|>" || fail "run: $(cat "$work/out.err")"
+fully "$work/out" -n 1 -p "<|im_start|>" || fail "generate: $(cat "$work/out.err")"
 [ "$(field "$work/out" .prompt_tokens)" -gt 1 ] || fail "a control token that was typed was taken as one"
 head -c 2400 "$text" >"$work/prompt"
 weights_in_memory "$work/prompt"

@@ -4,13 +4,14 @@
  *
  * What: SmolLM2-135M with documents of 1K to 7.5K tokens; --full: Qwen2.5 0.5B to 32K. One sequence
  * (-np 1), so what runs is alone. In each of several pipelines (all hot; all but a twentieth on the
- * drive; with a prefix store, read whole or its important tokens; these two again with a drive that
- * is modelled as slower) a document is read once with a first question: that is the recomputation,
- * which the pipeline's own questions are compared with. Then others are asked: in the tiers'
- * pipelines at once; in the stores' after another document has taken the slot and the store's files
- * have left the page cache, so that they are read from the drive. load: of a store that is read
- * whole the time in which its chunks were read and handed to the scorer, before any computation; of
- * important tokens what was waited for; what comes out of tiers is read back while layers compute.
+ * drive; with a prefix store, read whole, read whole under computing, or its important tokens;
+ * these three again with a drive that is modelled as slower) a document is read once with a first
+ * question: that is the recomputation, which the pipeline's own questions are compared with. Then
+ * others are asked: in the tiers' pipelines at once; in the stores' after another document has
+ * taken the slot and the store's files have left the page cache, so that they are read from the
+ * drive. load: of a store that is read whole the time in which its chunks were read and handed to
+ * the scorer, before any computation; under computing and of important tokens what was waited for;
+ * what comes out of tiers is read back while layers compute.
  * Needs the models of `hillinfer get-models`; skipped (77) without. Who calls it: tools/bench/run.
  * Concurrency: one thread. Failure: bench_fail(), also when a question was not answered over the
  * entries that it was to be.
@@ -25,8 +26,8 @@
 #define QUESTION  32u  /* tokens, about */
 #define LEFT_OVER 160u /* of a document at most: the store has whole chunks */
 
-enum { LENGTHS_MAX = 6, TIERS = 6 };
-enum { HOT, COLD, STORE, IMPORTANT, STORE_SLOW, IMPORTANT_SLOW };
+enum { LENGTHS_MAX = 6, TIERS = 8 };
+enum { HOT, COLD, STORE, AHEAD, IMPORTANT, STORE_SLOW, AHEAD_SLOW, IMPORTANT_SLOW };
 #define SLOW " --csd-model flash=0.2,link=100,gpu_link=1000"
 
 struct set {
@@ -49,9 +50,13 @@ static const struct {
     [HOT] = {"DRAM tier", "--csd none"},
     [COLD] = {"drive tier", "--beta 0.05 --hot-mb 256 --cold-mb 2G"},
     [STORE] = {"prefix store, drive", "--csd none --prefix-mb 4G"},
+    [AHEAD] = {"the same, loaded under computing",
+               "--csd none --prefix-mb 4G --prefix-attention select --prefix-share 1"},
     [IMPORTANT] = {"the same, important tokens",
                    "--csd none --prefix-mb 4G --prefix-attention select"},
     [STORE_SLOW] = {"prefix store, 0.2 GB/s (modelled)", "--csd none --prefix-mb 4G" SLOW},
+    [AHEAD_SLOW] = {"the same, loaded under computing",
+                    "--csd none --prefix-mb 4G --prefix-attention select --prefix-share 1" SLOW},
     [IMPORTANT_SLOW] = {"the same, important tokens",
                         "--csd none --prefix-mb 4G --prefix-attention select" SLOW},
 };
@@ -68,6 +73,11 @@ static struct {
 static bool is_store(uint32_t tier)
 {
     return tier >= STORE;
+}
+
+static bool is_ahead(uint32_t tier)
+{
+    return tier == AHEAD || tier == AHEAD_SLOW;
 }
 
 static bool is_important(uint32_t tier)
@@ -122,7 +132,8 @@ static struct asked ask(uint32_t n, uint32_t tier, uint32_t question)
                    tiers[tier].name, reused);
     if (question && is_store(tier) && !from_drive)
         bench_fail("question %u on %u tokens did not come from the drive", question, n);
-    if (question && selected != (is_important(tier) && n > ALL_IMPORTANT + LEFT_OVER))
+    bool selects = is_ahead(tier) || (is_important(tier) && n > ALL_IMPORTANT + LEFT_OVER);
+    if (question && selected != selects)
         bench_fail("question %u on %u tokens (%s): important tokens alone: %d", question, n,
                    tiers[tier].name, selected);
     return a;
@@ -150,7 +161,7 @@ static void forget_file(const char *name)
 static void forget_files(uint32_t tier)
 {
     forget_file("chunks.data");
-    if (is_important(tier))
+    if (is_ahead(tier) || is_important(tier))
         forget_file("chunks.keys");
 }
 
@@ -209,10 +220,12 @@ static void print_section(void)
            "questions. recomputed: the first question in the same pipeline, which reads the "
            "document, once; times faster: that over each of the questions, " BENCH_QUARTILES_TEXT
            ". The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: read from the drive, "
-           "its files out of the page cache. Important tokens: `--prefix-attention select`, %s of "
+           "its files out of the page cache. Loaded under computing: `--prefix-share 1`, a layer "
+           "ahead. Important tokens: `--prefix-attention select`, %s of "
            "them and at least 512; answers may differ from those over all. 0.2 GB/s: `" SLOW
            "`. MiB: read from the store before the first token. load: the store's chunks read and "
-           "handed over, before the rest computes; of important tokens, waited for; out of tiers "
+           "handed over, before the rest computes; under computing and of important tokens, waited "
+           "for; out of tiers "
            "entries are read back while layers compute. probe: finding what is important. What the "
            "GPU keeps for decoding a prompt does not use. llama.cpp's slot restore: not "
            "measured.\n\n| tokens | from | recomputed | ms | lowest - highest | MiB | load | probe "
