@@ -167,8 +167,9 @@ int engine_prefill_keys(struct engine *engine, uint32_t layer, uint32_t n_select
 int engine_prefill_guess(struct engine *engine, uint32_t layer, struct hill_why *why);
 /* After either: what these queries attend to in some KV heads of their layer: sums [n_past] of each
  * past token's softmax weights over queries and heads, the softmax over the past alone. keys
- * [n_past][n_kv_heads][head_dim], FP16, of the heads kv_heads [n_kv_heads]. n_past: a multiple of
- * ENGINE_PROBE_TOKENS. Waits. */
+ * [n_past][n_kv_heads][head_dim], FP16, of the heads kv_heads [n_kv_heads]; NULL: the same heads
+ * and keys that the layer's guess was probed with last. n_past: a multiple of ENGINE_PROBE_TOKENS.
+ * Waits. */
 #define ENGINE_PROBE_TOKENS 64u
 int engine_prefill_probe(struct engine *engine, const uint16_t *kv_heads, uint32_t n_kv_heads,
                          const void *keys, float *sums, struct hill_why *why);

@@ -215,6 +215,7 @@ struct engine {
     uint32_t selected, keys_queued; /* past tokens of the current layer; layers whose keys are */
     bool guessed;                   /* the layer after these has its queries, in guessed_q */
     struct device_buffer guessed_q; /* as q */
+    uint32_t probed_layer;          /* whose keys are in probe, or UINT32_MAX */
     struct device_buffer probe, probe_kt, probe_sums; /* [n_past][heads' keys], one's, packed,
                                                          [n_past] */
     /* of a prompt whose attention is summed (prefill_mass.c) */

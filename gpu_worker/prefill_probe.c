@@ -18,6 +18,7 @@ int engine_prefill_select(struct engine *e, struct hill_why *why)
         return hill_fail(why, HILL_E_INVALID, "a prompt that cannot choose among tokens before it");
     e->selects = true;
     e->guessed = false;
+    e->probed_layer = UINT32_MAX;
     e->keys_queued = e->selected = 0;
     return 0;
 }
@@ -86,14 +87,16 @@ int engine_prefill_probe(struct engine *e, const uint16_t *kv_heads, uint32_t n_
 {
     const cl_float none = 0;
     uint32_t stride = n_kv_heads * e->hp.head_dim;
+    uint32_t layer = e->guessed ? e->keys_queued : e->keys_queued - 1;
     if (!e->selects || e->keys_queued != e->units_queued + 1 || n_kv_heads == 0 ||
-        n_kv_heads > e->hp.n_kv_heads)
+        n_kv_heads > e->hp.n_kv_heads || (!keys && layer != e->probed_layer))
         return hill_fail(why, HILL_E_INVALID, "keys are probed out of order");
     int rc = reserve(e, n_kv_heads, why);
-    if (!rc)
+    if (!rc && keys)
         rc = cldevice_check(clEnqueueWriteBuffer(e->queue, e->probe.mem, CL_TRUE, 0,
                                                  2ull * e->n_past * stride, keys, 0, NULL, NULL),
                             "cannot write keys to the device", why);
+    e->probed_layer = layer;
     if (!rc)
         rc = cldevice_check(clEnqueueFillBuffer(e->queue, e->probe_sums.mem, &none, sizeof none, 0,
                                                 4ull * e->n_past, 0, NULL, NULL),

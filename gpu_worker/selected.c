@@ -71,14 +71,16 @@ static uint32_t most_runs(const struct request *r, const struct selected *x)
     return most;
 }
 
-static bool allocate_past(const struct selected *x, struct layer_past *p, uint64_t run_bytes,
-                          uint32_t most)
+static bool allocate_past(struct layer_past *p, uint64_t run_bytes, uint32_t most, uint32_t n_past)
 {
     p->runs = malloc(most * sizeof *p->runs);
     p->slots = malloc(most * sizeof *p->slots);
+    p->from = malloc(most * sizeof *p->from);
+    p->ahead_runs = malloc(most * sizeof *p->ahead_runs);
     p->entries = malloc(most * run_bytes);
-    p->mass = malloc(x->n_past * sizeof *p->mass);
-    return p->runs && p->slots && p->entries && p->mass;
+    p->ahead = malloc(most * run_bytes);
+    p->mass = malloc(n_past * sizeof *p->mass);
+    return p->runs && p->slots && p->from && p->ahead_runs && p->entries && p->ahead && p->mass;
 }
 
 static bool allocate(struct selected *x, uint32_t entry, uint32_t most)
@@ -88,7 +90,7 @@ static bool allocate(struct selected *x, uint32_t entry, uint32_t most)
     x->sums = malloc(x->n_chunks * x->store->sums_bytes);
     for (int i = 0; i < 2; i++) {
         x->keys[i] = malloc(x->n_chunks * x->store->piece_bytes);
-        there &= x->keys[i] && allocate_past(x, &x->past[i], run, most);
+        there &= x->keys[i] && allocate_past(&x->past[i], run, most, x->n_past);
     }
     x->probe = malloc(x->n_chunks * chunk_keys_unpacked_bytes(x->store));
     x->spans = malloc((most > x->n_chunks ? most : x->n_chunks) * sizeof *x->spans);
@@ -104,6 +106,15 @@ static bool hook(const char *name, const char *value, const char *what)
     return is;
 }
 
+static void take_hooks(struct selected *x)
+{
+    x->loads_all = hook("HILL_TEST_IMPORTANT_LOAD", "all", "unimportant tokens are loaded, too");
+    if (hook("HILL_TEST_IMPORTANT_GUESS", "on", "layers are guessed, however fast the drive is"))
+        x->guessing = GUESSING_ON;
+    if (hook("HILL_TEST_IMPORTANT_GUESS", "off", "no layer is guessed"))
+        x->guessing = GUESSING_OFF;
+}
+
 static int begin(struct request *r, struct hill_why *why)
 {
     const struct worker *w = r->w;
@@ -114,12 +125,7 @@ static int begin(struct request *r, struct hill_why *why)
     x->n_past = r->n_plain = r->n_past = r->stored->hit.n_tokens = takes(r);
     x->n_chunks = r->stored->hit.n_chunks = x->n_past / CHUNK_TOKENS;
     x->wanted = important_runs(x->n_past, selected_run_tokens(r), w->settings.prefix_share);
-    /* What loading less saves, apart from attending to less; what asking ahead does. */
-    x->loads_all = hook("HILL_TEST_IMPORTANT_LOAD", "all", "unimportant tokens are loaded, too");
-    bool all = x->wanted * selected_run_tokens(r) == x->n_past;
-    x->ahead_from = all ? 1 : SELECTED_EXACT_LAYERS;
-    if (hook("HILL_TEST_IMPORTANT_GUESS", "off", "no layer is asked for ahead"))
-        x->ahead_from = w->hparams.n_layers;
+    take_hooks(x);
     if (!allocate(x, worker_entry_bytes(w), most_runs(r, x)) ||
         span_reader_open(&x->reader, worker_ring, w->plane.party.bell))
         return hill_fail(why, HILL_E_NOMEM, "out of memory or threads for a stored prefix");
@@ -135,7 +141,10 @@ static void release(void *selected)
     for (int i = 0; i < 2; i++) {
         free(x->past[i].runs);
         free(x->past[i].slots);
+        free(x->past[i].from);
+        free(x->past[i].ahead_runs);
         free(x->past[i].entries);
+        free(x->past[i].ahead);
         free(x->past[i].mass);
         free(x->keys[i]);
     }
@@ -158,10 +167,9 @@ static void note_silence(struct worker *w)
 void selected_drop(struct request *r)
 {
     struct selected *x = r->selected;
+    r->selected = NULL;
     if (!x)
         return;
-    selected_layers_let_go(r);
-    r->selected = NULL;
     if (span_reader_close(x->reader, release, x)) /* first: it writes into the rest */
         release(x);
     else
@@ -221,11 +229,12 @@ int selected_pass_unit(struct request *r, struct hill_why *why)
     r->drive_ms = x->wait_ns * 1e-6;
     r->probe_ms = x->probe_ns * 1e-6;
     bool asked = x->wanted * selected_run_tokens(r) < x->n_past;
-    log_info(
-        "request %llu: of %u tokens in the prefix store %u a layer, chosen by the keys of %u "
-        "heads, %u of %u layers a layer ahead: %.1f MiB before the first token, waited for %.1f ms",
-        (unsigned long long)r->prefill->identity, x->n_past, x->wanted * selected_run_tokens(r),
-        asked ? x->store->shape.n_probes : 0, (double)r->loaded_bytes / 1048576.0, r->drive_ms);
+    log_info("request %llu: of %u tokens in the prefix store %u a layer, chosen by the keys of %u "
+             "heads, %u of %u layers guessed ahead: %.1f MiB before the first token, waited for "
+             "%.1f ms",
+             (unsigned long long)r->prefill->identity, x->n_past,
+             x->wanted * selected_run_tokens(r), asked ? x->store->shape.n_probes : 0, x->n_guessed,
+             r->w->hparams.n_layers, (double)r->loaded_bytes / 1048576.0, r->drive_ms);
     return 0;
 }
 

@@ -119,7 +119,13 @@ static int take_sums(struct request *r, struct hill_why *why)
     return rc;
 }
 
-/* ---- a layer is asked for -------------------------------------------------------------------- */
+/* ---- what is asked for ---------------------------------------------------------------------- */
+
+/* Of the layer that the engine computes next. */
+static struct layer_past *current(struct selected *x)
+{
+    return &x->past[x->layer % 2];
+}
 
 /* 0, or in a layer with a window the first run that the prompt may see. */
 static uint32_t first_run(const struct request *r, uint32_t layer)
@@ -157,9 +163,8 @@ static bool is_cached(struct request *r, struct layer_past *p, uint32_t i)
     struct run_place at;
     if (!r->w->runs || !run_cache_use(r->w->runs, &name, importance_of(x, p, i), &at))
         return false;
-    if (!at.entries) { /* it was right when it came there */
+    if (!at.entries) { /* it was right when it came there, and stays until cache_runs */
         p->slots[i] = at.slot;
-        run_cache_hold(r->w->runs, at.slot, true);
         r->cached_bytes += bytes;
         r->cached_gpu_bytes += bytes;
         return true;
@@ -185,25 +190,33 @@ static uint32_t spans_of_all(struct request *r, const struct layer_past *p)
     return x->n_chunks;
 }
 
-/* What the cache has not. Runs side by side in a chunk are one span. */
-static uint32_t spans_of_runs(struct request *r, struct layer_past *p)
+/* Run i of some that are ascending, into its place, as a span or the end of the one before: goes_on
+ * where that is the run before. Returns the spans that there are. */
+static uint32_t add_span(struct request *r, uint32_t n, bool goes_on, uint32_t layer, uint32_t run,
+                         uint8_t *to)
 {
     struct selected *x = r->selected;
-    uint32_t n = 0;
+    uint32_t chunk = run / x->store->n_runs, in_chunk = run % x->store->n_runs;
     uint64_t bytes = chunk_keys_run_bytes(x->store);
-    bool goes_on = false; /* the run before is at the last span's end */
+    if (goes_on && in_chunk) { /* of the same chunk */
+        x->spans[n - 1].bytes += bytes;
+        return n;
+    }
+    uint64_t at = chunk_keys_run_at(x->store, r->stored->chunks[chunk].slot, layer, in_chunk);
+    x->spans[n] = (struct span){x->store->data_fd, at, bytes, to};
+    return n + 1;
+}
+
+/* What is chosen and neither in a cache nor read ahead. */
+static uint32_t spans_of_runs(struct request *r, struct layer_past *p)
+{
+    uint64_t bytes = chunk_keys_run_bytes(r->selected->store);
+    uint32_t n = 0, last = UINT32_MAX - 1; /* the run that was added last */
     for (uint32_t i = 0; i < p->n; i++) {
-        uint32_t chunk = p->runs[i] / x->store->n_runs, run = p->runs[i] % x->store->n_runs;
-        goes_on = goes_on && run && p->runs[i - 1] + 1 == p->runs[i];
-        if (is_cached(r, p, i)) {
-            goes_on = false;
-        } else if (goes_on) {
-            x->spans[n - 1].bytes += bytes;
-        } else {
-            uint64_t at = chunk_keys_run_at(x->store, r->stored->chunks[chunk].slot, p->layer, run);
-            x->spans[n++] = (struct span){x->store->data_fd, at, bytes, p->entries + i * bytes};
-            goes_on = true;
-        }
+        if (is_cached(r, p, i) || p->from[i] != NOT_AHEAD)
+            continue;
+        n = add_span(r, n, last + 1 == p->runs[i], p->layer, p->runs[i], p->entries + i * bytes);
+        last = p->runs[i];
     }
     return n;
 }
@@ -217,7 +230,21 @@ static int load_runs(struct request *r, struct layer_past *p, struct hill_why *w
     r->loaded_entries += x->loads_all ? x->n_past : (uint64_t)p->n * selected_run_tokens(r);
     int rc = load(r, n, &p->load, why);
     bool first = p->layer % x->store->piece_layers == 0;
+    p->asked = true;
     return rc || !first ? rc : load_keys(r, p->layer / x->store->piece_layers + 1, why);
+}
+
+/* All that the layer may see; nothing of it is asked for ahead of that. */
+static int load_window(struct request *r, struct layer_past *p, struct hill_why *why)
+{
+    uint32_t first = first_run(r, p->layer);
+    p->n = count_runs(r, p->layer);
+    p->all_mass = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        p->runs[i] = first + i;
+        p->from[i] = NOT_AHEAD;
+    }
+    return load_runs(r, p, why);
 }
 
 /* Checked, and as the engine reads them. */
@@ -234,73 +261,134 @@ static int unpack_keys(const struct request *r, uint32_t layer, struct hill_why 
     return 0;
 }
 
-/* By the layer's own queries, or a layer ahead by guessed ones. 1, 0: its keys are not there yet,
- * or an error. */
-static int choose(struct request *r, struct layer_past *p, struct hill_why *why)
+/* What the layer's queries attend to, or those that are guessed: the most important runs, as many
+ * as wanted. keys: NULL where the device has them from the guess. */
+static int look(struct request *r, struct layer_past *p, const uint16_t *keys, uint32_t wanted,
+                uint32_t *runs, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    struct engine *e = r->w->engine;
     uint32_t n_probes = x->store->shape.n_probes, tokens = selected_run_tokens(r);
-    const uint16_t *heads = x->store->heads + (size_t)p->layer * n_probes;
-    int rc = is_there(r, &x->keys_load[p->layer / x->store->piece_layers % 2], why);
-    if (rc != 1)
-        return rc;
-    rc = p->layer > x->layer ? engine_prefill_guess(e, p->layer, why) : 0;
-    rc = rc ? rc : unpack_keys(r, p->layer, why);
-    rc = rc ? rc : engine_finish(e, why); /* the layer before, which is not probing */
+    int rc = engine_finish(r->w->engine, why); /* the layer before, which is not probing */
     if (rc)
         return rc;
     int64_t start = clock_now_ns();
-    rc = engine_prefill_probe(e, heads, n_probes, x->probe, p->mass, why);
-    if (!rc && important_choose(p->mass, x->n_past / tokens, tokens, x->wanted, p->runs))
+    rc = engine_prefill_probe(r->w->engine, x->store->heads + (size_t)p->layer * n_probes, n_probes,
+                              keys, p->mass, why);
+    if (!rc && important_choose(p->mass, x->n_past / tokens, tokens, wanted, runs))
         rc = hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
     x->probe_ns += clock_now_ns() - start;
-    p->all_mass = rc ? 0 : important_mass(p->mass, x->n_past);
-    return rc ? rc : 1;
+    x->n_looks++;
+    return rc;
 }
 
-static void take_window(const struct request *r, struct layer_past *p)
+/* Which of the chosen runs were read ahead. Both lists are ascending. */
+static void find_ahead(struct layer_past *p)
 {
-    uint32_t n = count_runs(r, p->layer);
-    for (uint32_t i = 0; i < n; i++)
-        p->runs[i] = first_run(r, p->layer) + i;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        while (at < p->n_ahead && p->ahead_runs[at] < p->runs[i])
+            at++;
+        p->from[i] = at < p->n_ahead && p->ahead_runs[at] == p->runs[i] ? at : NOT_AHEAD;
+    }
 }
 
-/* The layer that begins, where it was not asked for before, and the one after it. */
-static int ask(struct request *r, struct hill_why *why)
+/* By the layer's own queries, once its keys are there. */
+static int choose(struct request *r, struct layer_past *p, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    uint32_t layer = x->asked;
-    bool ahead = layer > x->layer;
-    if (layer > x->layer + 1 || layer == r->w->hparams.n_layers ||
-        (ahead && layer < x->ahead_from)) {
-        x->phase = PHASE_RUNS;
-        return 1;
-    }
-    struct layer_past *p = &x->past[layer % 2];
-    p->layer = layer;
-    p->all_mass = 0;
-    int rc = 1;
-    if (takes_all(r, layer))
-        take_window(r, p);
-    else
-        rc = choose(r, p, why);
+    bool guessed = p->n_ahead > 0;
+    int rc = is_there(r, &x->keys_load[p->layer / x->store->piece_layers % 2], why);
     if (rc != 1)
         return rc;
-    x->asked++;
-    x->n_ahead += ahead;
-    p->n = count_runs(r, layer);
-    rc = load_runs(r, p, why);
+    rc = guessed ? 0 : unpack_keys(r, p->layer, why);
+    rc = rc ? rc : look(r, p, guessed ? NULL : x->probe, x->wanted, p->runs, why);
+    if (rc)
+        return rc;
+    p->n = x->wanted;
+    p->all_mass = important_mass(p->mass, x->n_past);
+    find_ahead(p);
+    return load_runs(r, p, why);
+}
+
+/* The layer whose queries are queued, unless that was done ahead. */
+static int ask(struct request *r, struct hill_why *why)
+{
+    struct layer_past *p = current(r->selected);
+    int rc = p->asked ? 0 : takes_all(r, p->layer) ? load_window(r, p, why) : choose(r, p, why);
+    if (rc || !p->asked)
+        return rc;
+    r->selected->phase = PHASE_AHEAD;
+    return 1;
+}
+
+/* ---- a layer ahead --------------------------------------------------------------------------- */
+
+#define AHEAD_PART                                                                                 \
+    2 / 3 /* of the runs that will be chosen: the guess' most important ones, nearly
+                            all of which will be */
+
+/* Is the drive what is waited for, and are the layer's keys there? */
+static bool guesses(const struct request *r, const struct layer_past *p)
+{
+    const struct selected *x = r->selected;
+    const struct load *keys = &x->keys_load[p->layer / x->store->piece_layers % 2];
+    bool slow = x->n_unguessed && x->n_looks &&
+                x->unguessed_wait_ns / x->n_unguessed > x->probe_ns / x->n_looks;
+    return !x->loads_all && p->layer >= SELECTED_UNGUESSED &&
+           (slow || x->guessing == GUESSING_ON) && clock_now_ns() >= keys->due &&
+           span_reader_done(x->reader, keys->job) == 1;
+}
+
+/* What the guess finds most important, and no cache has. */
+static int load_ahead(struct request *r, struct layer_past *p, uint32_t n, struct hill_why *why)
+{
+    uint64_t bytes = chunk_keys_run_bytes(r->selected->store);
+    uint32_t n_spans = 0, last = UINT32_MAX - 1;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t run = p->runs[i];
+        struct run_name name = name_of(r, p, i);
+        if (r->w->runs && run_cache_has(r->w->runs, &name))
+            continue;
+        n_spans =
+            add_span(r, n_spans, last + 1 == run, p->layer, run, p->ahead + p->n_ahead * bytes);
+        p->ahead_runs[p->n_ahead++] = run;
+        last = run;
+    }
+    return load(r, n_spans, &p->load, why);
+}
+
+static int guess(struct request *r, struct layer_past *p, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    uint32_t n = x->wanted * AHEAD_PART;
+    int rc = engine_prefill_guess(r->w->engine, p->layer, why);
+    rc = rc ? rc : unpack_keys(r, p->layer, why);
+    rc = rc ? rc : look(r, p, x->probe, n, p->runs, why);
+    x->n_guessed += !rc;
+    return rc ? rc : load_ahead(r, p, n, why);
+}
+
+/* The next layer, behind what this one has asked for. */
+static int ask_ahead(struct request *r, struct hill_why *why)
+{
+    struct selected *x = r->selected;
+    uint32_t layer = x->layer + 1;
+    struct layer_past *p = &x->past[layer % 2];
+    int rc = 0;
+    p->layer = layer;
+    p->n_ahead = 0;
+    p->asked = false;
+    if (layer < r->w->hparams.n_layers && x->guessing != GUESSING_OFF) {
+        if (takes_all(r, layer))
+            rc = load_window(r, p, why);
+        else if (guesses(r, p))
+            rc = guess(r, p, why);
+    }
+    x->phase = PHASE_RUNS;
     return rc ? rc : 1;
 }
 
 /* ---- a layer is computed --------------------------------------------------------------------- */
-
-/* Of what it was asked for: the layer that the engine computes next. */
-static struct layer_past *current(struct selected *x)
-{
-    return &x->past[x->layer % 2];
-}
 
 static int begin_layer(struct request *r, struct hill_why *why)
 {
@@ -308,14 +396,14 @@ static int begin_layer(struct request *r, struct hill_why *why)
     if (x->layer == r->w->hparams.n_layers || x->layer > r->unit + 1)
         return 0; /* the engine keeps the entries of two units */
     x->given = 0;
-    x->phase = PHASE_ASK;
+    x->phase = PHASE_CHOOSE;
     int rc = engine_prefill_keys(r->w->engine, x->layer,
                                  count_runs(r, x->layer) * selected_run_tokens(r), why);
     return rc ? rc : 1;
 }
 
-/* Once all of them are known to be right, and those on the device are queued to be read. These stay
- * where they are until all others have come. */
+/* Once all of them are known to be right, and those on the device are queued to be read: the host
+ * has no bytes of these. */
 static int cache_runs(struct request *r, const struct layer_past *p, struct hill_why *why)
 {
     struct selected *x = r->selected;
@@ -330,14 +418,6 @@ static int cache_runs(struct request *r, const struct layer_past *p, struct hill
     return rc;
 }
 
-static void let_go(struct run_cache *runs, struct layer_past *p)
-{
-    for (uint32_t i = 0; runs && i < p->n; i++)
-        if (p->slots[i] != ENGINE_NO_SLOT)
-            run_cache_hold(runs, p->slots[i], false);
-    p->n = 0;
-}
-
 /* Of all runs the chosen ones, to where they lie if they alone are loaded. */
 static void take_chosen(const struct selected *x, struct layer_past *p)
 {
@@ -346,14 +426,38 @@ static void take_chosen(const struct selected *x, struct layer_past *p)
         memmove(p->entries + i * bytes, p->entries + p->runs[i] * bytes, bytes);
 }
 
+/* Those that were read ahead, to their places. */
+static void take_ahead(const struct selected *x, struct layer_past *p)
+{
+    uint64_t bytes = chunk_keys_run_bytes(x->store);
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->from[i] != NOT_AHEAD && p->slots[i] == ENGINE_NO_SLOT)
+            memcpy(p->entries + i * bytes, p->ahead + p->from[i] * bytes, bytes);
+}
+
+/* How long the drive was waited for where nothing had been asked for ahead. */
+static void note_wait(struct selected *x, const struct layer_past *p, int64_t wait_ns)
+{
+    if (p->n_ahead || p->all_mass == 0)
+        return;
+    x->n_unguessed++;
+    x->unguessed_wait_ns += wait_ns;
+}
+
 static int take_runs(struct request *r, struct hill_why *why)
 {
     struct selected *x = r->selected;
     struct layer_past *p = current(x);
     uint32_t per_chunk = x->store->n_runs;
+    int64_t waited = x->wait_ns;
     int rc = is_there(r, &p->load, why);
     if (rc == 1 && x->loads_all)
         take_chosen(x, p);
+    if (rc == 1) {
+        take_ahead(x, p);
+        note_wait(x, p, x->wait_ns - waited);
+        x->phase = PHASE_GIVE;
+    }
     for (uint32_t i = 0; rc == 1 && i < p->n; i++) {
         uint32_t chunk = p->runs[i] / per_chunk;
         if (p->slots[i] == ENGINE_NO_SLOT &&
@@ -361,10 +465,7 @@ static int take_runs(struct request *r, struct hill_why *why)
                                  p->entries + i * chunk_keys_run_bytes(x->store)))
             rc = damaged(r, chunk, "entries", why);
     }
-    if (rc != 1)
-        return rc;
-    x->phase = PHASE_GIVE;
-    return 1;
+    return rc;
 }
 
 static bool any_slot(const uint32_t *slots, uint32_t n)
@@ -399,7 +500,6 @@ static int compute(struct request *r, struct layer_past *p, struct hill_why *why
         rc = cache_runs(r, p, why);
     if (rc)
         return rc;
-    let_go(r->w->runs, p);
     r->queued++;
     x->layer++;
     x->phase = PHASE_LAYER;
@@ -440,17 +540,13 @@ int selected_layers_turn(struct request *r, struct hill_why *why)
         return take_sums(r, why);
     case PHASE_LAYER:
         return begin_layer(r, why);
-    case PHASE_ASK:
+    case PHASE_CHOOSE:
         return ask(r, why);
+    case PHASE_AHEAD:
+        return ask_ahead(r, why);
     case PHASE_RUNS:
         return take_runs(r, why);
     default:
         return give(r, why);
     }
-}
-
-void selected_layers_let_go(struct request *r)
-{
-    for (int i = 0; i < 2; i++)
-        let_go(r->w->runs, &r->selected->past[i]);
 }

@@ -34,7 +34,6 @@ struct run_cache {
     struct run_device device;
     struct record *records; /* of the device, then of memory */
     uint32_t *buckets;
-    bool *held;       /* [on_device.n_max], by place */
     uint8_t *entries; /* [in_memory.n_max][run_bytes] */
     uint8_t *spare;   /* a run that goes down while another one goes up */
 };
@@ -49,10 +48,10 @@ static uint32_t buckets_for(uint32_t n)
     return buckets;
 }
 
-/* Runs of a level with this cap, which has so much else in it. Two buckets each at most. */
+/* Runs of a level with this cap, which has so much else in it. */
 static uint32_t runs_in(uint64_t cap_bytes, uint64_t beside, uint32_t run_bytes)
 {
-    uint64_t each = run_bytes + sizeof(struct record) + 2 * sizeof(uint32_t) + sizeof(bool);
+    uint64_t each = run_bytes + sizeof(struct record) + 2 * sizeof(uint32_t); /* buckets, at most */
     uint64_t n = cap_bytes > beside ? (cap_bytes - beside) / each : 0;
     return n < UINT32_MAX / 4 ? (uint32_t)n : UINT32_MAX / 4;
 }
@@ -63,10 +62,9 @@ static int allocate(struct run_cache *c)
     c->n_buckets = buckets_for(n);
     c->records = malloc(n * sizeof *c->records);
     c->buckets = malloc(c->n_buckets * sizeof *c->buckets);
-    c->held = calloc(c->on_device.n_max + 1ull, sizeof *c->held);
     c->entries = malloc((uint64_t)c->in_memory.n_max * c->run_bytes);
     c->spare = malloc(c->run_bytes);
-    if (!c->records || !c->buckets || !c->held || (!c->entries && c->in_memory.n_max) || !c->spare)
+    if (!c->records || !c->buckets || (!c->entries && c->in_memory.n_max) || !c->spare)
         return HILL_E_NOMEM;
     memset(c->buckets, 0xff, c->n_buckets * sizeof *c->buckets);
     for (uint32_t i = 0; i < n; i++)
@@ -76,7 +74,7 @@ static int allocate(struct run_cache *c)
 
 int run_cache_open(struct run_cache **out, const struct run_cache_terms *t)
 {
-    uint64_t itself = sizeof(struct run_cache) + sizeof(bool) + t->run_bytes; /* the spare run */
+    uint64_t itself = sizeof(struct run_cache) + t->run_bytes; /* and the spare run */
     uint32_t memory = runs_in(t->memory_bytes, itself, t->run_bytes);
     uint32_t device = runs_in(t->device_bytes, t->memory_bytes ? 0 : itself, t->run_bytes);
     *out = NULL;
@@ -104,7 +102,6 @@ void run_cache_close(struct run_cache *c)
     if (c) {
         free(c->records);
         free(c->buckets);
-        free(c->held);
         free(c->entries);
         free(c->spare);
     }
@@ -125,7 +122,7 @@ uint64_t run_cache_bytes(const struct run_cache *c)
 {
     return sizeof *c + (1 + (uint64_t)c->in_memory.n_max) * c->run_bytes +
            (uint64_t)(c->on_device.n_max + c->in_memory.n_max) * sizeof *c->records +
-           c->n_buckets * sizeof *c->buckets + (c->on_device.n_max + 1ull) * sizeof *c->held;
+           c->n_buckets * sizeof *c->buckets;
 }
 
 uint64_t run_cache_raised(const struct run_cache *c)
@@ -169,6 +166,11 @@ static uint8_t *entries_at(const struct run_cache *c, uint32_t place)
     return c->entries + (uint64_t)place * c->run_bytes;
 }
 
+bool run_cache_has(const struct run_cache *c, const struct run_name *name)
+{
+    return find(c, name) != NONE;
+}
+
 bool run_cache_use(struct run_cache *c, const struct run_name *name, double importance,
                    struct run_place *place)
 {
@@ -181,12 +183,6 @@ bool run_cache_use(struct run_cache *c, const struct run_name *name, double impo
     *place = is_on_device(c, at) ? (struct run_place){NULL, r->place}
                                  : (struct run_place){entries_at(c, r->place), 0};
     return true;
-}
-
-void run_cache_hold(struct run_cache *c, uint32_t slot, bool held)
-{
-    if (slot < c->on_device.n_max)
-        c->held[slot] = held;
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
@@ -256,15 +252,12 @@ static uint32_t draw(struct run_cache *c, uint32_t n)
     return (uint32_t)((x * UINT64_C(0x2545f4914f6cdd1d)) >> 32) % n;
 }
 
-/* NONE: all that were drawn are held. */
 static uint32_t least_of_some(struct run_cache *c, const struct level *l)
 {
-    uint32_t least = NONE;
-    for (uint32_t i = 0; i < DRAWN; i++) {
+    uint32_t least = l->first + draw(c, l->n_max);
+    for (uint32_t i = 1; i < DRAWN; i++) {
         uint32_t at = l->first + draw(c, l->n_max);
-        if (is_on_device(c, at) && c->held[c->records[at].place])
-            continue;
-        least = least == NONE || c->records[at].rank < c->records[least].rank ? at : least;
+        least = c->records[at].rank < c->records[least].rank ? at : least;
     }
     return least;
 }
@@ -278,8 +271,6 @@ static uint32_t way_in(struct run_cache *c, const struct level *l, double rank)
     if (!l->n_max)
         return NONE;
     uint32_t victim = least_of_some(c, l);
-    if (victim == NONE)
-        return NONE;
     double other = c->records[victim].rank;
     return rank > other || (c->by_age && rank == other) ? victim : NONE;
 }

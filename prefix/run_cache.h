@@ -18,8 +18,8 @@
  *   - The device's victim goes down: into the place of the run that has come from memory; for one
  *     that was read, into memory where that has room or a victim of less worth still, or it is
  *     gone. A victim of memory is gone.
- *   - A run changes its place in run_cache_put alone, and one in a slot that is held does not at
- *     all: what was found there may be read later, and others may come meanwhile.
+ *   - A run changes its place in run_cache_put alone. What run_cache_use has found stays where it
+ *     is until then, so uses of several runs may be answered before the first of them is read.
  * A victim is found as Valkey does it: of some drawn ones the one of least worth; an order of all
  * would cost more than it brings. So the runs of most worth are on the device as far as draws find
  * the others. Who calls it: gpu_worker/selected.c. Concurrency: one thread. Failure: HILL_E_NOMEM,
@@ -64,7 +64,7 @@ uint32_t run_cache_slots(const struct run_cache *cache);  /* runs on the device,
 uint64_t run_cache_bytes(const struct run_cache *cache);  /* of memory */
 uint64_t run_cache_raised(const struct run_cache *cache); /* runs that went from memory up */
 
-/* Entries in memory until the next put or drop; a slot until then, or as long as it is held. */
+/* Until the next put or drop. */
 struct run_place {
     const void *entries; /* in memory; NULL: on the device, in this slot */
     uint32_t slot;
@@ -73,9 +73,9 @@ struct run_place {
 /* A use of this importance, 0 .. 1. true: it is there. */
 bool run_cache_use(struct run_cache *cache, const struct run_name *name, double importance,
                    struct run_place *place);
-/* A slot's run stays there, from a use that has found it until it was read. */
-void run_cache_hold(struct run_cache *cache, uint32_t slot, bool held);
-/* After such a use: one that was not there comes with the entries that were read for it, of which a
+/* Is it there? No use of it. */
+bool run_cache_has(const struct run_cache *cache, const struct run_name *name);
+/* After a use: one that was not there comes with the entries that were read for it, of which a
  * copy is kept, or not; one that was in memory may go up. Nothing for one on the device. */
 int run_cache_put(struct run_cache *cache, const struct run_name *name, double importance,
                   const void *entries, struct hill_why *why);

@@ -109,6 +109,19 @@ static void probe(struct engine_run *run, uint32_t layer, uint32_t n_past, uint1
     free(keys);
 }
 
+/* With the keys that the guess of all heads was probed with: what they give when they are given. */
+static void expect_same_keys(struct engine_run *run, uint32_t layer, uint32_t n_past)
+{
+    struct hill_why why = {0};
+    const uint16_t heads[] = {0, 1, 2, 3};
+    float *kept = malloc(n_past * sizeof *kept), *given = malloc(n_past * sizeof *given);
+    RUN_CHECK(engine_prefill_probe(run->engine, heads, run->hp.n_kv_heads, NULL, kept, &why));
+    probe(run, layer, n_past, 0, run->hp.n_kv_heads, given);
+    assert_memory_equal(kept, given, n_past * sizeof *kept);
+    free(kept);
+    free(given);
+}
+
 /* Slots are there for runs of so many tokens; 0: none, all comes from the host. */
 static uint32_t run_tokens_kept;
 
@@ -124,6 +137,8 @@ static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_
     RUN_CHECK(engine_prefill_tokens(run->engine, tokens + n_past, n - n_past, &why));
     for (uint32_t l = 0; l < run->hp.n_layers; l++) {
         RUN_CHECK(engine_prefill_keys(run->engine, l, count(run, l, n_past, seen), &why));
+        if (sums && l > 0)
+            expect_same_keys(run, l, n_past);
         for (uint32_t h = 0; sums && h <= kv; h++)
             probe(run, l, n_past, (uint16_t)(h < kv ? h : 0), h < kv ? 1 : kv,
                   sums + ((size_t)l * (kv + 1) + h) * n_past);
@@ -132,6 +147,8 @@ static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_
         for (uint32_t h = 0; sums && l + 1 < run->hp.n_layers && h < kv; h++)
             probe(run, l + 1, n_past, (uint16_t)h, 1,
                   guessed + ((size_t)(l + 1) * kv + h) * n_past);
+        if (sums && l + 1 < run->hp.n_layers) /* all heads: for expect_same_keys */
+            probe(run, l + 1, n_past, 0, kv, sums + ((size_t)(l + 1) * (kv + 1)) * n_past);
         if (run_tokens_kept)
             give_runs(run, l, n_past, run_tokens_kept);
         else
@@ -400,6 +417,7 @@ static void what_is_out_of_order_is_refused(void **state)
     assert_int_equal(engine_prefill_keys(engine, 0, 8, &why), 0);
     assert_int_equal(engine_prefill_guess(engine, 0, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_guess(engine, 2, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_probe(engine, &head, 1, NULL, sums, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_keys(engine, 1, 8, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_past(engine, 0, 0, 9, run.entries[0], &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_enqueue(engine, 0, &why), HILL_E_INVALID);

@@ -121,7 +121,9 @@ static int use(struct run_cache *cache, uint32_t i, double importance)
 {
     struct run_name n = name(i);
     struct run_place at;
-    if (!run_cache_use(cache, &n, importance, &at))
+    bool there = run_cache_has(cache, &n);
+    assert_int_equal(run_cache_use(cache, &n, importance, &at), there);
+    if (!there)
         return AWAY;
     if (!at.entries)
         assert_true(at.slot < device.n_slots && device.written[at.slot]);
@@ -265,44 +267,6 @@ static void a_device_that_fails(void **unused)
         assert_int_equal(put(cache, i, 0), 0);
     assert_int_equal(in_places_of_their_own(cache), 40);
     run_cache_close(cache);
-}
-
-/* Uses of a layer are answered before runs of another one come: what was found in a slot, and is
- * held, is there until it is let go, however little it is worth. */
-static void a_slot_that_is_held_keeps_its_run(void **unused)
-{
-    (void)unused;
-    for (uint32_t room = 0; room <= 10; room += 10) {
-        struct run_cache *cache = open_for(10, room, false);
-        uint32_t held[10], n = 0;
-        for (uint32_t i = 0; i < 10; i++)
-            assert_int_equal(hits(cache, i, 0.001), AWAY);
-        for (uint32_t i = 0; i < 10; i++) {
-            struct run_name of = name(i);
-            struct run_place at;
-            assert_true(run_cache_use(cache, &of, 0, &at) && !at.entries);
-            held[n++] = at.slot;
-            run_cache_hold(cache, at.slot, i % 3 == 0);
-        }
-        for (uint32_t o = 0; o < 2000; o++)
-            hits(cache, 10 + draw(NAMES - 10), 0.5 + any_importance());
-        for (uint32_t i = 0; i < 10; i++)
-            assert_int_equal(use(cache, i, 0) == ON_DEVICE, i % 3 == 0);
-        for (uint32_t i = 0; i < n; i++)
-            run_cache_hold(cache, held[i], true);
-        uint64_t raised = run_cache_raised(cache);
-        for (uint32_t o = 0; o < 200; o++) /* there is no way in, and nothing is lost */
-            hits(cache, 10 + draw(NAMES - 10), 0.5 + any_importance());
-        assert_int_equal(run_cache_raised(cache), raised);
-        for (uint32_t i = 0; i < n; i++)
-            run_cache_hold(cache, held[i], false);
-        for (uint32_t o = 0; o < 2000; o++)
-            hits(cache, 10 + draw(NAMES - 10), 0.5 + any_importance());
-        for (uint32_t i = 0; i < 10; i++)
-            assert_int_equal(use(cache, i, 0), AWAY);
-        run_cache_hold(cache, 10, true); /* no slot of it */
-        run_cache_close(cache);
-    }
 }
 
 /* ---- which run is where ---------------------------------------------------------------------- */
@@ -513,7 +477,6 @@ int main(void)
         cmocka_unit_test(the_caps_hold),
         cmocka_unit_test(the_right_bytes_or_none),
         cmocka_unit_test(a_device_that_fails),
-        cmocka_unit_test(a_slot_that_is_held_keeps_its_run),
         cmocka_unit_test(each_is_where_the_rule_says),
         cmocka_unit_test(most_worth_is_on_the_device),
         cmocka_unit_test(what_is_of_use_goes_up),
