@@ -95,8 +95,7 @@ static float head_value(__global const float *head, __global const float *bias,
 #endif
 }
 
-/* Values i and i + 1 of a projection's head, as head_value has them, then turned by the row's angle.
- */
+/* Values i and i + 1 of a projection's head, as head_value has them, turned by the row's angle. */
 static float2 turned_pair(__global const float *head, __global const float *bias,
                           __global const float *g, float factor, __global const float *angle,
                           uint rotated, uint i)

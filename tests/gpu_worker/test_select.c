@@ -2,8 +2,8 @@
  * tests/gpu_worker/test_select.c - a prompt over some of the tokens before it: with all of them it
  * has the bits of a prompt over all; with some, it and the tokens behind it have the logits of a
  * forward pass in double that sees these alone; what its queries attend to, and those that are
- * guessed a layer ahead, are softmax weights in double. Which runs are chosen, and which heads, against a search over all. HILL_TEST_SEED draws
- * other lengths and choices.
+ * guessed a layer ahead, are softmax weights in double. Which runs are chosen, and which heads,
+ * against a search over all. HILL_TEST_SEED draws other lengths and choices.
  */
 #include <stdarg.h>
 #include <stddef.h>
