@@ -162,8 +162,9 @@ int engine_prefill_select(struct engine *engine, struct hill_why *why);
  * they are the newest ones, from engine_past_from on. Does not wait. */
 int engine_prefill_keys(struct engine *engine, uint32_t layer, uint32_t n_selected,
                         struct hill_why *why);
-/* After these: the queries of the layer that follows are guessed, as what its weights make of this
- * layer's input (InfiniGen). Does not wait. */
+/* After these: the queries of `layer`, the one behind the layer whose queries are queued, are
+ * guessed, as what its weights make of the input of the layer before it (InfiniGen). Does not
+ * wait. */
 int engine_prefill_guess(struct engine *engine, uint32_t layer, struct hill_why *why);
 /* After either: what these queries attend to in some KV heads of their layer: sums [n_past] of each
  * past token's softmax weights over queries and heads, the softmax over the past alone. keys

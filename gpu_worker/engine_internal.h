@@ -358,6 +358,8 @@ static inline uint32_t unit_key(const struct engine *e, const struct engine_unit
 {
     return e->selects ? e->selected : u->first;
 }
+/* Of the queries that are guessed for a prompt that begins now. */
+int probe_reserve_guess(struct engine *e, struct hill_why *why);
 void probe_release(struct engine *e);
 
 /* Where the softmax' denominators of a chunk go; NULL: nowhere. */

@@ -372,7 +372,7 @@ int engine_prefill_guess(struct engine *e, uint32_t layer, struct hill_why *why)
     struct engine_unit u = engine_prefill_unit(e, layer);
     const struct layer_weights *w = &e->layers[layer];
     uint32_t q_dims = e->hp.n_heads * e->hp.head_dim, tiles = row_tiles(u.count);
-    int rc = engine_reserve(e, &e->guessed_q, 4ull * tiles * TILE_ROWS * q_dims, why);
+    int rc = probe_reserve_guess(e, why);
     if (!rc)
         rc = enqueue_projections(e, &u, (uint32_t)round_up(q_dims, 32) / 16, why);
     if (!rc)

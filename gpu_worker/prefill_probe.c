@@ -48,6 +48,13 @@ uint64_t engine_probe_bytes_needed(const struct engine *e, uint32_t n_past, uint
     return s.keys + s.packed + s.sums + s.log_sums + s.guessed + 5 * 64; /* rounded up */
 }
 
+int probe_reserve_guess(struct engine *e, struct hill_why *why)
+{
+    struct probe_sizes s;
+    compute_sizes(e, e->n_past, e->n_tokens, 1, &s);
+    return engine_reserve(e, &e->guessed_q, s.guessed, why);
+}
+
 static int reserve(struct engine *e, uint32_t n_kv_heads, struct hill_why *why)
 {
     struct probe_sizes s;

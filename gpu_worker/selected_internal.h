@@ -2,10 +2,11 @@
  * gpu_worker/selected_internal.h - what selected.c and selected_layers.c share. See selected.h.
  *
  * A layer's past is chosen by the layer's own queries. While the layer before it computes, a part
- * is read already, which those queries probably choose: the most important runs by guessed queries
- * (engine_prefill_guess). So the drive works while the device does. A guess takes a second look at
- * the keys, so it is made where the first layers, which are not guessed, wait longer for the drive
- * than such a look takes. Answers do not depend on guesses, nor on whether they are made.
+ * of it is read ahead, so that the drive works while the device does. These are the most important
+ * runs by guessed queries (engine_prefill_guess); nearly all of them are chosen. A guess takes a
+ * second look at the keys: it is made where layers that were not guessed have waited longer for the
+ * drive than a look takes. Of a layer that takes all of its past, all is read ahead. Answers do not
+ * depend on what is.
  */
 #pragma once
 
@@ -27,9 +28,9 @@ struct layer_past {
     uint8_t *entries;         /* [n][run] */
     float *mass;              /* [n_past], of the last look at its keys */
     double all_mass;          /* of them together; 0: all of it is taken, unasked */
-    bool asked;               /* for all that is chosen */
     struct load load;
     /* read ahead of the choice */
+    bool guessed;                  /* by queries that were guessed: the device has its keys */
     uint32_t n_ahead, *ahead_runs; /* [n_ahead], ascending */
     uint8_t *ahead;                /* [n_ahead][run] */
     uint32_t *from;                /* [n]: of the i-th run in ahead, or NOT_AHEAD */

@@ -18,7 +18,8 @@ static int load(struct request *r, uint32_t n_spans, struct load *out, struct hi
     for (uint32_t i = 0; i < n_spans; i++)
         bytes += stored_pages(x->spans[i].at, x->spans[i].bytes);
     r->loaded_bytes += bytes;
-    out->due = bytes ? stored_charge(r->w, bytes) : 0;
+    if (bytes) /* else what was loaded into it before may still be on its way */
+        out->due = stored_charge(r->w, bytes);
     return span_reader_give(x->reader, x->spans, n_spans, &out->job)
                ? hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix")
                : 0;
@@ -230,21 +231,17 @@ static int load_runs(struct request *r, struct layer_past *p, struct hill_why *w
     r->loaded_entries += x->loads_all ? x->n_past : (uint64_t)p->n * selected_run_tokens(r);
     int rc = load(r, n, &p->load, why);
     bool first = p->layer % x->store->piece_layers == 0;
-    p->asked = true;
     return rc || !first ? rc : load_keys(r, p->layer / x->store->piece_layers + 1, why);
 }
 
-/* All that the layer may see; nothing of it is asked for ahead of that. */
-static int load_window(struct request *r, struct layer_past *p, struct hill_why *why)
+/* All that the layer may see. */
+static void take_window(const struct request *r, struct layer_past *p)
 {
     uint32_t first = first_run(r, p->layer);
     p->n = count_runs(r, p->layer);
     p->all_mass = 0;
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = 0; i < p->n; i++)
         p->runs[i] = first + i;
-        p->from[i] = NOT_AHEAD;
-    }
-    return load_runs(r, p, why);
 }
 
 /* Checked, and as the engine reads them. */
@@ -261,20 +258,23 @@ static int unpack_keys(const struct request *r, uint32_t layer, struct hill_why 
     return 0;
 }
 
-/* What the layer's queries attend to, or those that are guessed: the most important runs, as many
- * as wanted. keys: NULL where the device has them from the guess. */
+/* What the layer's queries attend to, or where it is a layer ahead guessed ones: the most important
+ * runs, as many as wanted. keys: NULL where the device has them from the guess. */
 static int look(struct request *r, struct layer_past *p, const uint16_t *keys, uint32_t wanted,
-                uint32_t *runs, struct hill_why *why)
+                struct hill_why *why)
 {
     struct selected *x = r->selected;
+    struct engine *e = r->w->engine;
     uint32_t n_probes = x->store->shape.n_probes, tokens = selected_run_tokens(r);
-    int rc = engine_finish(r->w->engine, why); /* the layer before, which is not probing */
+    int rc = engine_finish(e, why); /* what is queued is not looking */
     if (rc)
         return rc;
     int64_t start = clock_now_ns();
-    rc = engine_prefill_probe(r->w->engine, x->store->heads + (size_t)p->layer * n_probes, n_probes,
-                              keys, p->mass, why);
-    if (!rc && important_choose(p->mass, x->n_past / tokens, tokens, wanted, runs))
+    rc = p->layer > x->layer ? engine_prefill_guess(e, p->layer, why) : 0;
+    if (!rc)
+        rc = engine_prefill_probe(e, x->store->heads + (size_t)p->layer * n_probes, n_probes, keys,
+                                  p->mass, why);
+    if (!rc && important_choose(p->mass, x->n_past / tokens, tokens, wanted, p->runs))
         rc = hill_fail(why, HILL_E_NOMEM, "out of memory for a stored prefix");
     x->probe_ns += clock_now_ns() - start;
     x->n_looks++;
@@ -292,54 +292,60 @@ static void find_ahead(struct layer_past *p)
     }
 }
 
-/* By the layer's own queries, once its keys are there. */
+/* By the layer's own queries. 1, 0: its keys are not there yet, or an error. */
 static int choose(struct request *r, struct layer_past *p, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    bool guessed = p->n_ahead > 0;
     int rc = is_there(r, &x->keys_load[p->layer / x->store->piece_layers % 2], why);
     if (rc != 1)
         return rc;
-    rc = guessed ? 0 : unpack_keys(r, p->layer, why);
-    rc = rc ? rc : look(r, p, guessed ? NULL : x->probe, x->wanted, p->runs, why);
+    rc = p->guessed ? 0 : unpack_keys(r, p->layer, why);
+    rc = rc ? rc : look(r, p, p->guessed ? NULL : x->probe, x->wanted, why);
     if (rc)
         return rc;
     p->n = x->wanted;
     p->all_mass = important_mass(p->mass, x->n_past);
-    find_ahead(p);
-    return load_runs(r, p, why);
+    return 1;
 }
 
-/* The layer whose queries are queued, unless that was done ahead. */
+/* The layer whose queries are queued. */
 static int ask(struct request *r, struct hill_why *why)
 {
-    struct layer_past *p = current(r->selected);
-    int rc = p->asked ? 0 : takes_all(r, p->layer) ? load_window(r, p, why) : choose(r, p, why);
-    if (rc || !p->asked)
+    struct selected *x = r->selected;
+    struct layer_past *p = current(x);
+    int rc = 1;
+    if (takes_all(r, p->layer))
+        take_window(r, p);
+    else
+        rc = choose(r, p, why);
+    if (rc != 1)
         return rc;
-    r->selected->phase = PHASE_AHEAD;
-    return 1;
+    find_ahead(p);
+    rc = load_runs(r, p, why);
+    x->phase = PHASE_AHEAD;
+    return rc ? rc : 1;
 }
 
 /* ---- a layer ahead --------------------------------------------------------------------------- */
 
-#define AHEAD_PART                                                                                 \
-    2 / 3 /* of the runs that will be chosen: the guess' most important ones, nearly
-                            all of which will be */
+/* Of a guess those of most weight: nearly all of them will be chosen. */
+static uint32_t part_ahead(uint32_t wanted)
+{
+    return wanted * 2 / 3;
+}
 
 /* Is the drive what is waited for, and are the layer's keys there? */
 static bool guesses(const struct request *r, const struct layer_past *p)
 {
     const struct selected *x = r->selected;
     const struct load *keys = &x->keys_load[p->layer / x->store->piece_layers % 2];
-    bool slow = x->n_unguessed && x->n_looks &&
-                x->unguessed_wait_ns / x->n_unguessed > x->probe_ns / x->n_looks;
-    return !x->loads_all && p->layer >= SELECTED_UNGUESSED &&
-           (slow || x->guessing == GUESSING_ON) && clock_now_ns() >= keys->due &&
-           span_reader_done(x->reader, keys->job) == 1;
+    bool slow = x->n_unguessed && x->unguessed_wait_ns / x->n_unguessed > x->probe_ns / x->n_looks;
+    return p->layer >= SELECTED_UNGUESSED && (slow || x->guessing == GUESSING_ON) &&
+           clock_now_ns() >= keys->due && span_reader_done(x->reader, keys->job) == 1;
 }
 
-/* What the guess finds most important, and no cache has. */
+/* Of n runs what no cache has. Where in a cache the others are is asked in the layer's own turn:
+ * until then they may move. */
 static int load_ahead(struct request *r, struct layer_past *p, uint32_t n, struct hill_why *why)
 {
     uint64_t bytes = chunk_keys_run_bytes(r->selected->store);
@@ -357,15 +363,18 @@ static int load_ahead(struct request *r, struct layer_past *p, uint32_t n, struc
     return load(r, n_spans, &p->load, why);
 }
 
+/* The runs that the layer probably chooses, into p->runs: how many, or an error. */
 static int guess(struct request *r, struct layer_past *p, struct hill_why *why)
 {
     struct selected *x = r->selected;
-    uint32_t n = x->wanted * AHEAD_PART;
-    int rc = engine_prefill_guess(r->w->engine, p->layer, why);
-    rc = rc ? rc : unpack_keys(r, p->layer, why);
-    rc = rc ? rc : look(r, p, x->probe, n, p->runs, why);
-    x->n_guessed += !rc;
-    return rc ? rc : load_ahead(r, p, n, why);
+    uint32_t n = part_ahead(x->wanted);
+    int rc = unpack_keys(r, p->layer, why);
+    rc = rc ? rc : look(r, p, x->probe, n, why);
+    if (rc)
+        return rc;
+    p->guessed = true;
+    x->n_guessed++;
+    return (int)n;
 }
 
 /* The next layer, behind what this one has asked for. */
@@ -374,17 +383,20 @@ static int ask_ahead(struct request *r, struct hill_why *why)
     struct selected *x = r->selected;
     uint32_t layer = x->layer + 1;
     struct layer_past *p = &x->past[layer % 2];
-    int rc = 0;
+    int n = 0;
     p->layer = layer;
     p->n_ahead = 0;
-    p->asked = false;
-    if (layer < r->w->hparams.n_layers && x->guessing != GUESSING_OFF) {
-        if (takes_all(r, layer))
-            rc = load_window(r, p, why);
-        else if (guesses(r, p))
-            rc = guess(r, p, why);
-    }
+    p->guessed = false;
     x->phase = PHASE_RUNS;
+    if (layer == r->w->hparams.n_layers || x->guessing == GUESSING_OFF || x->loads_all)
+        return 1;
+    if (takes_all(r, layer)) {
+        take_window(r, p);
+        n = (int)p->n;
+    } else if (guesses(r, p)) {
+        n = guess(r, p, why);
+    }
+    int rc = n > 0 ? load_ahead(r, p, (uint32_t)n, why) : n;
     return rc ? rc : 1;
 }
 
@@ -426,10 +438,17 @@ static void take_chosen(const struct selected *x, struct layer_past *p)
         memmove(p->entries + i * bytes, p->entries + p->runs[i] * bytes, bytes);
 }
 
-/* Those that were read ahead, to their places. */
+/* Those that were read ahead, to their places. Where they are all of the layer's, nothing else was
+ * read. */
 static void take_ahead(const struct selected *x, struct layer_past *p)
 {
     uint64_t bytes = chunk_keys_run_bytes(x->store);
+    if (p->n_ahead == p->n && p->from[p->n - 1] == p->n - 1) {
+        uint8_t *entries = p->entries;
+        p->entries = p->ahead;
+        p->ahead = entries;
+        return;
+    }
     for (uint32_t i = 0; i < p->n; i++)
         if (p->from[i] != NOT_AHEAD && p->slots[i] == ENGINE_NO_SLOT)
             memcpy(p->entries + i * bytes, p->ahead + p->from[i] * bytes, bytes);
@@ -438,7 +457,7 @@ static void take_ahead(const struct selected *x, struct layer_past *p)
 /* How long the drive was waited for where nothing had been asked for ahead. */
 static void note_wait(struct selected *x, const struct layer_past *p, int64_t wait_ns)
 {
-    if (p->n_ahead || p->all_mass == 0)
+    if (p->guessed || p->all_mass == 0)
         return;
     x->n_unguessed++;
     x->unguessed_wait_ns += wait_ns;
