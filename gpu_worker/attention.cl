@@ -95,6 +95,26 @@ static float head_value(__global const float *head, __global const float *bias,
 #endif
 }
 
+/* Values i and i + 1 of a projection's head, as head_value has them, turned by the row's angle. */
+static float2 turned_pair(__global const float *head, __global const float *bias,
+                          __global const float *g, float factor, __global const float *angle,
+                          uint rotated, uint i)
+{
+    float a = head_value(head, bias, g, factor, i), b = head_value(head, bias, g, factor, i + 1);
+    if (i < rotated) {
+        float c = angle[i], s = angle[i + 1], t = a;
+        a = a * c - b * s;
+        b = t * s + b * c;
+    }
+    return (float2)(a, b);
+}
+
+/* A query's place in q [N_HEADS][tiles][HEAD_DIM][ROWS]; its values are ROWS apart. */
+static __global float *query_of(__global float *q, uint head, uint tiles, size_t row)
+{
+    return q + (head * (size_t)tiles + row / ROWS) * HEAD_DIM * ROWS + row % ROWS;
+}
+
 /* One row of qkv [n_rows][stride], at position first + row: bias (or NULL), heads' norms, rotation
  * of the first `rotated` dimensions of a head; then packed, rounded, and laid out as entries too,
  * the first as entry first_entry. turn [first_turn + row][ROPE_DIMS / 2][2]. */
@@ -112,8 +132,7 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
     for (uint head = 0; head < N_HEADS + N_KV_HEADS; head++) {
         bool is_query = head < N_HEADS;
         uint kv_head = head - N_HEADS;
-        __global float *to_q =
-            q + (head * (size_t)tiles + row / ROWS) * HEAD_DIM * ROWS + row % ROWS;
+        __global float *to_q = query_of(q, head, tiles, row);
         __global half *to_k =
             kt + (kv_head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
         __global const float *values = from + head * HEAD_DIM,
@@ -121,23 +140,16 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
         __global const float *g = is_query ? q_norm : k_norm;
         float factor = head_factor(values, add, eps);
         for (uint i = 0; i < HEAD_DIM; i += 2) {
-            float a = head_value(values, add, g, factor, i),
-                  b = head_value(values, add, g, factor, i + 1);
-            if (i < rotated) {
-                float c = angle[i], s = angle[i + 1], t = a;
-                a = a * c - b * s;
-                b = t * s + b * c;
-            }
+            float2 pair = turned_pair(values, add, g, factor, angle, rotated, i);
             if (is_query) {
-                to_q[(size_t)i * ROWS] = a;
-                to_q[(size_t)(i + 1) * ROWS] = b;
+                to_q[(size_t)i * ROWS] = pair.x;
+                to_q[(size_t)(i + 1) * ROWS] = pair.y;
             } else {
-                a = clamp(a, -65504.0f, 65504.0f);
-                b = clamp(b, -65504.0f, 65504.0f);
-                vstore_half(a, (size_t)i * 16, to_k);
-                vstore_half(b, (size_t)(i + 1) * 16, to_k);
-                vstore_half(a, kv_head * HEAD_DIM + i, entry);
-                vstore_half(b, kv_head * HEAD_DIM + i + 1, entry);
+                pair = clamp(pair, -65504.0f, 65504.0f);
+                vstore_half(pair.x, (size_t)i * 16, to_k);
+                vstore_half(pair.y, (size_t)(i + 1) * 16, to_k);
+                vstore_half(pair.x, kv_head * HEAD_DIM + i, entry);
+                vstore_half(pair.y, kv_head * HEAD_DIM + i + 1, entry);
             }
         }
     }
@@ -148,6 +160,28 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
             float a = clamp(bias ? from[at] + bias[at] : from[at], -65504.0f, 65504.0f);
             vstore_half(a, i, to);
             vstore_half(a, (N_KV_HEADS + head) * HEAD_DIM + i, entry);
+        }
+    }
+}
+
+/* Of such a row the queries alone. */
+__kernel void rotate_queries(uint index0, __global const float *qkv, uint stride,
+                             __global const float *bias, __global const float *q_norm, float eps,
+                             __global const float *turn, uint first_turn, uint rotated,
+                             __global float *q, uint tiles)
+{
+    size_t row = index0 + get_global_id(0);
+    __global const float *from = qkv + row * stride;
+    __global const float *angle = turn + (first_turn + row) * ROPE_DIMS;
+    for (uint head = 0; head < N_HEADS; head++) {
+        __global float *to = query_of(q, head, tiles, row);
+        __global const float *values = from + head * HEAD_DIM,
+                             *add = bias ? bias + head * HEAD_DIM : bias;
+        float factor = head_factor(values, add, eps);
+        for (uint i = 0; i < HEAD_DIM; i += 2) {
+            float2 pair = turned_pair(values, add, q_norm, factor, angle, rotated, i);
+            to[(size_t)i * ROWS] = pair.x;
+            to[(size_t)(i + 1) * ROWS] = pair.y;
         }
     }
 }

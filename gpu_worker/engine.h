@@ -10,8 +10,8 @@
  *     prompt: prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, { [prefill_past* of a
  *             layer,] prefill_enqueue(u), prefill_read(u) } for all units in order, prefill_logits
  *     prompt over some past tokens: prefill_begin, prefill_select, prefill_tokens*, {
- *             prefill_keys, [prefill_probe,] prefill_past*, prefill_enqueue, prefill_read } for
- *             each layer in order, prefill_logits
+ *             prefill_keys, [prefill_probe,] [prefill_guess, prefill_probe,] prefill_past*,
+ *             prefill_enqueue, prefill_read } for each layer in order, prefill_logits
  *     step:   step_begin, { { step_query, step_guess, step_upload*, step_attend } for each row,
  *             step_run } for each layer in order, step_logits for each row
  * One prompt and one step at a time; steps may be run between the calls of
@@ -162,10 +162,15 @@ int engine_prefill_select(struct engine *engine, struct hill_why *why);
  * they are the newest ones, from engine_past_from on. Does not wait. */
 int engine_prefill_keys(struct engine *engine, uint32_t layer, uint32_t n_selected,
                         struct hill_why *why);
-/* After these: what the layer's queries attend to in some KV heads: sums [n_past] of each past
- * token's softmax weights over the queries and those heads, the softmax over the past alone. keys
- * [n_past][n_kv_heads][head_dim], FP16, of the heads kv_heads [n_kv_heads]. n_past: a multiple of
- * ENGINE_PROBE_TOKENS. Waits. */
+/* After these: the queries of `layer`, the one behind the layer whose queries are queued, are
+ * guessed, as what its weights make of the input of the layer before it (InfiniGen). Does not
+ * wait. */
+int engine_prefill_guess(struct engine *engine, uint32_t layer, struct hill_why *why);
+/* After either: what these queries attend to in some KV heads of their layer: sums [n_past] of each
+ * past token's softmax weights over queries and heads, the softmax over the past alone. keys
+ * [n_past][n_kv_heads][head_dim], FP16, of the heads kv_heads [n_kv_heads]; NULL: the same heads
+ * and keys that the layer's guess was probed with last. n_past: a multiple of ENGINE_PROBE_TOKENS.
+ * Waits. */
 #define ENGINE_PROBE_TOKENS 64u
 int engine_prefill_probe(struct engine *engine, const uint16_t *kv_heads, uint32_t n_kv_heads,
                          const void *keys, float *sums, struct hill_why *why);

@@ -20,6 +20,7 @@ const char *const engine_kernel_names[KERNEL_COUNT] = {
     [KERNEL_QUANTISE_ROWS] = "quantise_rows",
     [KERNEL_NORM_ROWS] = "norm_rows",
     [KERNEL_ROTATE_STORE] = "rotate_store",
+    [KERNEL_ROTATE_QUERIES] = "rotate_queries",
     [KERNEL_JOIN_ROWS] = "join_rows",
     [KERNEL_LOAD_ENTRIES] = "load_entries",
     [KERNEL_LOAD_RUNS] = "load_runs",

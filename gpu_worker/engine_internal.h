@@ -24,6 +24,7 @@ enum kernel {
     KERNEL_QUANTISE_ROWS,
     KERNEL_NORM_ROWS,
     KERNEL_ROTATE_STORE,
+    KERNEL_ROTATE_QUERIES,
     KERNEL_JOIN_ROWS,
     KERNEL_LOAD_ENTRIES,
     KERNEL_LOAD_RUNS,
@@ -212,6 +213,9 @@ struct engine {
     /* of a prompt that attends to some of these tokens (prefill_probe.c) */
     bool selects;
     uint32_t selected, keys_queued; /* past tokens of the current layer; layers whose keys are */
+    bool guessed;                   /* the layer after these has its queries, in guessed_q */
+    struct device_buffer guessed_q; /* as q */
+    uint32_t probed_layer;          /* whose keys are in probe, or UINT32_MAX */
     struct device_buffer probe, probe_kt, probe_sums; /* [n_past][heads' keys], one's, packed,
                                                          [n_past] */
     /* of a prompt whose attention is summed (prefill_mass.c) */
@@ -354,6 +358,8 @@ static inline uint32_t unit_key(const struct engine *e, const struct engine_unit
 {
     return e->selects ? e->selected : u->first;
 }
+/* Of the queries that are guessed for a prompt that begins now. */
+int probe_reserve_guess(struct engine *e, struct hill_why *why);
 void probe_release(struct engine *e);
 
 /* Where the softmax' denominators of a chunk go; NULL: nowhere. */

@@ -4,7 +4,7 @@
  *
  * A run is so many neighbours that their entries fill whole pages of the drive
  * (prefix/chunk_keys.h): what is loaded with a token anyway takes part as well. The first run has
- * the sinks, the last ones the newest tokens; both are always there. Who calls it: selected.c,
+ * the sinks, the last ones the newest tokens; both are always there. Who calls it: selected*.c,
  * probe_heads.c, tests.
  */
 #pragma once

@@ -203,33 +203,48 @@ static int enqueue_quantise(struct engine *e, const struct matrix *m, cl_mem row
                   ARG_BUFFER(e->quantised_rows.mem));
 }
 
-/* Norm, projections, rotation; keys and values stored. */
-static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t unit,
-                        struct hill_why *why)
+/* Norm, and the first n_panels of the layer's projections (an even number), into qkv. */
+static int enqueue_projections(struct engine *e, const struct engine_unit *u, uint32_t n_panels,
+                               struct hill_why *why)
 {
     const struct layer_weights *w = &e->layers[u->layer];
-    uint32_t tiles = row_tiles(u->count), parity = unit % 2, first_entry;
-    cl_mem hidden = prompt_hidden(e), entries = prompt_entries(e, unit, &first_entry);
-    cl_mem quantised = quantised_rows(e);
-    engine_forget_event(&e->stored[parity]);
+    uint32_t tiles = row_tiles(u->count);
+    cl_mem hidden = prompt_hidden(e), quantised = quantised_rows(e);
     int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, u->count, 1, NULL, why, ARG_BUFFER(hidden),
                     ARG_U32(e->hidden_stride), ARG_U32(first_row(e, u)), ARG_BUFFER(w->attn_norm),
                     ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->normed.mem));
     if (!rc)
         rc = enqueue_quantise(e, &w->qkv, e->normed.mem, e->hp.n_embd, 0, tiles, why);
     if (!rc)
-        rc = LAUNCH_TILES(e, KERNEL_GEMM_STORE, 0, tiles, w->qkv.panels / 2, NULL, why,
+        rc = LAUNCH_TILES(e, KERNEL_GEMM_STORE, 0, tiles, n_panels / 2, NULL, why,
                           ARG_BUFFER(e->normed.mem), ARG_U32(e->hp.n_embd), ARG_BUFFER(quantised),
                           ARG_BUFFER(w->qkv.buffer), ARG_U32(w->qkv.k), ARG_U32(u->count),
                           ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride));
+    return rc;
+}
+
+/* Dimensions of a head that the layer turns. */
+static uint32_t rotated(const struct engine *e, uint32_t layer)
+{
+    return model_layer_rotates(&e->hp, layer) ? e->hp.rope_dims : 0;
+}
+
+/* Norm, projections, rotation; keys and values stored. */
+static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t unit,
+                        struct hill_why *why)
+{
+    const struct layer_weights *w = &e->layers[u->layer];
+    uint32_t tiles = row_tiles(u->count), parity = unit % 2, first_entry;
+    cl_mem entries = prompt_entries(e, unit, &first_entry);
+    engine_forget_event(&e->stored[parity]);
+    int rc = enqueue_projections(e, u, w->qkv.panels, why);
     if (!rc)
         rc = LAUNCH(e, KERNEL_ROTATE_STORE, 0, u->count, 1, &e->stored[parity], why,
                     ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias),
                     ARG_BUFFER(w->q_norm), ARG_BUFFER(w->k_norm), ARG_F32(e->hp.norm_eps),
                     ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, u)),
-                    ARG_U32(model_layer_rotates(&e->hp, u->layer) ? e->hp.rope_dims : 0),
-                    ARG_U32(unit_key(e, u)), ARG_BUFFER(e->q.mem), ARG_U32(tiles),
-                    ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels),
+                    ARG_U32(rotated(e, u->layer)), ARG_U32(unit_key(e, u)), ARG_BUFFER(e->q.mem),
+                    ARG_U32(tiles), ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels),
                     ARG_BUFFER(entries), ARG_U32(first_entry));
     return rc;
 }
@@ -341,10 +356,31 @@ int engine_prefill_keys(struct engine *e, uint32_t layer, uint32_t n_selected, s
     struct engine_unit u = engine_prefill_unit(e, layer);
     e->selected = n_selected;
     e->past_loaded = 0;
+    e->guessed = false;
     int rc = prompt_unit_begins(e, &u, layer, why);
     if (!rc)
         rc = enqueue_keys(e, &u, layer, why);
     e->keys_queued += rc ? 0 : 1;
+    return rc;
+}
+
+int engine_prefill_guess(struct engine *e, uint32_t layer, struct hill_why *why)
+{
+    if (!e->selects || layer != e->keys_queued || layer != e->units_queued + 1 ||
+        layer >= e->hp.n_layers)
+        return hill_fail(why, HILL_E_INVALID, "a guess of layer %u is out of order", layer);
+    struct engine_unit u = engine_prefill_unit(e, layer);
+    const struct layer_weights *w = &e->layers[layer];
+    uint32_t q_dims = e->hp.n_heads * e->hp.head_dim, tiles = row_tiles(u.count);
+    int rc = probe_reserve_guess(e, why);
+    if (!rc)
+        rc = enqueue_projections(e, &u, (uint32_t)round_up(q_dims, 32) / 16, why);
+    if (!rc)
+        rc = LAUNCH(e, KERNEL_ROTATE_QUERIES, 0, u.count, 1, NULL, why, ARG_BUFFER(e->qkv.mem),
+                    ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias), ARG_BUFFER(w->q_norm),
+                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, &u)),
+                    ARG_U32(rotated(e, layer)), ARG_BUFFER(e->guessed_q.mem), ARG_U32(tiles));
+    e->guessed = !rc;
     return rc;
 }
 

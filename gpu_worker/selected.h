@@ -5,15 +5,15 @@
  * What: for each layer the keys of its probe heads come from the store (prefix/chunk_keys.h), the
  * prompt's own queries say which runs of tokens they attend to, these runs' entries are loaded, and
  * the prompt attends to them and to itself. Keys of the next layers are read while a layer
- * computes. Nothing goes to the scorer meanwhile, and nothing but that token comes of it: behind it
- * the store's chunks are read whole and appended, and the prompt's own tokens are computed again
- * over all of them. So the request decodes over the entries of a prompt that was read whole, and
- * leaves these to others. (Where the other tokens stay away from decode, too: away.h.) Taken for
- * plain, full chunks with keys, of which the tiers have half at most, before a rest of one prefill
- * chunk; else, and when something read is damaged, all is read before anything is computed
- * (stored.h). Who calls it: request.c, schedule.c, away.c. Concurrency: the data loop's thread;
- * reads are made by span_reader.h's. Failure: of the store: as above; of device, scorer and rings:
- * the request ends.
+ * computes, and a part of the next one's runs (selected_internal.h). Nothing goes to the scorer
+ * meanwhile, and nothing but that token comes of it: behind it the store's chunks are read whole
+ * and appended, and the prompt's own tokens are computed again over all of them. So the request
+ * decodes over the entries of a prompt that was read whole, and leaves these to others. (Where the
+ * other tokens stay away from decode, too: away.h.) Taken for plain, full chunks with keys, of
+ * which the tiers have half at most, before a rest of one prefill chunk; else, and when something
+ * read is damaged, all is read before anything is computed (stored.h). Who calls it: request.c,
+ * schedule.c, away.c. Concurrency: the data loop's thread; reads are made by span_reader.h's.
+ * Failure: of the store: as above; of device, scorer and rings: the request ends.
  */
 #pragma once
 

@@ -8,7 +8,7 @@
  * for each token would leave the other columns nothing. Layout: uint16_t least [columns], uint16_t
  * step [columns], then [token][column / 2] bytes with the even column's number in the lower half.
  * A value that is no number counts as the column's least. Who calls it: chunk_keys.c,
- * gpu_worker/selected.c, tests.
+ * gpu_worker/selected_layers.c, tests.
  */
 #pragma once
 

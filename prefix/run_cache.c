@@ -166,6 +166,11 @@ static uint8_t *entries_at(const struct run_cache *c, uint32_t place)
     return c->entries + (uint64_t)place * c->run_bytes;
 }
 
+bool run_cache_has(const struct run_cache *c, const struct run_name *name)
+{
+    return find(c, name) != NONE;
+}
+
 bool run_cache_use(struct run_cache *c, const struct run_name *name, double importance,
                    struct run_place *place)
 {

@@ -22,7 +22,7 @@
  *     is until then, so uses of several runs may be answered before the first of them is read.
  * A victim is found as Valkey does it: of some drawn ones the one of least worth; an order of all
  * would cost more than it brings. So the runs of most worth are on the device as far as draws find
- * the others. Who calls it: gpu_worker/selected.c. Concurrency: one thread. Failure: HILL_E_NOMEM,
+ * the others. Who calls it: gpu_worker/selected*.c. Concurrency: one thread. Failure: HILL_E_NOMEM,
  * HILL_E_INVALID (a level's cap holds no run), and what the device says: the runs that were to be
  * moved are not found any more.
  */
@@ -73,7 +73,9 @@ struct run_place {
 /* A use of this importance, 0 .. 1. true: it is there. */
 bool run_cache_use(struct run_cache *cache, const struct run_name *name, double importance,
                    struct run_place *place);
-/* After such a use: one that was not there comes with the entries that were read for it, of which a
+/* Is it there? No use of it. */
+bool run_cache_has(const struct run_cache *cache, const struct run_name *name);
+/* After a use: one that was not there comes with the entries that were read for it, of which a
  * copy is kept, or not; one that was in memory may go up. Nothing for one on the device. */
 int run_cache_put(struct run_cache *cache, const struct run_name *name, double importance,
                   const void *entries, struct hill_why *why);

@@ -4,7 +4,7 @@
  *
  * What: a job is a list of spans, read into the caller's memory. Jobs are begun in the order in
  * which they were given; several spans are read at a time, since a drive is not fast with one. Who
- * calls it: gpu_worker/selected.c. Concurrency: one caller; `wake` is called by the readers, under
+ * calls it: gpu_worker/selected*.c. Concurrency: one caller; `wake` is called by the readers, under
  * their lock. Failure: HILL_E_NOMEM; a job's code is what errno says, HILL_E_DAMAGED: the file is
  * too short.
  */

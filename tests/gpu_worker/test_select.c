@@ -1,9 +1,9 @@
 /*
  * tests/gpu_worker/test_select.c - a prompt over some of the tokens before it: with all of them it
  * has the bits of a prompt over all; with some, it and the tokens behind it have the logits of a
- * forward pass in double that sees these alone; what its queries attend to are softmax weights in
- * double. Which runs are chosen, and which heads, against a search over all. HILL_TEST_SEED draws
- * other lengths and choices.
+ * forward pass in double that sees these alone; what its queries attend to, and those that are
+ * guessed a layer ahead, are softmax weights in double. Which runs are chosen, and which heads,
+ * against a search over all. HILL_TEST_SEED draws other lengths and choices.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -109,13 +109,26 @@ static void probe(struct engine_run *run, uint32_t layer, uint32_t n_past, uint1
     free(keys);
 }
 
+/* With the keys that the guess of all heads was probed with: what they give when they are given. */
+static void expect_same_keys(struct engine_run *run, uint32_t layer, uint32_t n_past)
+{
+    struct hill_why why = {0};
+    const uint16_t heads[] = {0, 1, 2, 3};
+    float *kept = malloc(n_past * sizeof *kept), *given = malloc(n_past * sizeof *given);
+    RUN_CHECK(engine_prefill_probe(run->engine, heads, run->hp.n_kv_heads, NULL, kept, &why));
+    probe(run, layer, n_past, 0, run->hp.n_kv_heads, given);
+    assert_memory_equal(kept, given, n_past * sizeof *kept);
+    free(kept);
+    free(given);
+}
+
 /* Slots are there for runs of so many tokens; 0: none, all comes from the host. */
 static uint32_t run_tokens_kept;
 
 /* run->entries of the past are there. sums [n_layers][n_kv_heads + 1][n_past], or NULL: of each
- * head, and of all. */
+ * head, and of all; with them guessed [n_layers][n_kv_heads][n_past], from layer 1 on. */
 static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_t n_past,
-                         uint32_t n, const uint8_t *seen, float *sums)
+                         uint32_t n, const uint8_t *seen, float *sums, float *guessed)
 {
     struct hill_why why = {0};
     uint32_t kv = run->hp.n_kv_heads;
@@ -124,9 +137,18 @@ static void prefill_some(struct engine_run *run, const uint32_t *tokens, uint32_
     RUN_CHECK(engine_prefill_tokens(run->engine, tokens + n_past, n - n_past, &why));
     for (uint32_t l = 0; l < run->hp.n_layers; l++) {
         RUN_CHECK(engine_prefill_keys(run->engine, l, count(run, l, n_past, seen), &why));
+        if (sums && l > 0)
+            expect_same_keys(run, l, n_past);
         for (uint32_t h = 0; sums && h <= kv; h++)
             probe(run, l, n_past, (uint16_t)(h < kv ? h : 0), h < kv ? 1 : kv,
                   sums + ((size_t)l * (kv + 1) + h) * n_past);
+        if (sums && l + 1 < run->hp.n_layers)
+            RUN_CHECK(engine_prefill_guess(run->engine, l + 1, &why));
+        for (uint32_t h = 0; sums && l + 1 < run->hp.n_layers && h < kv; h++)
+            probe(run, l + 1, n_past, (uint16_t)h, 1,
+                  guessed + ((size_t)(l + 1) * kv + h) * n_past);
+        if (sums && l + 1 < run->hp.n_layers) /* all heads: for expect_same_keys */
+            probe(run, l + 1, n_past, 0, kv, sums + ((size_t)(l + 1) * (kv + 1)) * n_past);
         if (run_tokens_kept)
             give_runs(run, l, n_past, run_tokens_kept);
         else
@@ -162,7 +184,7 @@ static void all_are_all(struct random_model *m, uint32_t run_tokens)
         memcpy(own + l * bytes, run.entries[l] + (size_t)n_past * run.entry_bytes, bytes);
         memset(run.entries[l] + (size_t)n_past * run.entry_bytes, 0, bytes);
     }
-    prefill_some(&run, tokens, n_past, n, seen, NULL);
+    prefill_some(&run, tokens, n_past, n, seen, NULL, NULL);
     assert_memory_equal(logits, run.logits, m->hp.n_vocab * sizeof *logits);
     for (uint32_t l = 0; l < m->hp.n_layers; l++)
         assert_memory_equal(own + l * bytes, run.entries[l] + (size_t)n_past * run.entry_bytes,
@@ -252,6 +274,30 @@ static void expect_logits(const struct engine_run *run, const struct reference *
                     2e-3 * (1 + fabs(reference->logits[i])));
 }
 
+/* += what a token's guessed queries of a layer give each past token, in each KV head [n_past]: the
+ * entries' keys are the engine's. */
+static void add_guess_in_double(const struct engine_run *run, uint32_t layer, uint32_t n_past,
+                                const double *queries, double *want)
+{
+    uint32_t dim = run->hp.head_dim, group = run->hp.n_heads / run->hp.n_kv_heads;
+    double *weights = malloc(n_past * sizeof *weights);
+    for (uint32_t q = 0; q < run->hp.n_heads; q++) {
+        double sum = 0;
+        for (uint32_t t = 0; t < n_past; t++) {
+            const uint16_t *key =
+                (const uint16_t *)(run->entries[layer] + (size_t)t * run->entry_bytes) +
+                q / group * dim;
+            double score = 0;
+            for (uint32_t i = 0; i < dim; i++)
+                score += queries[q * dim + i] * (double)from_half(key[i]);
+            sum += weights[t] = exp(score / sqrt(dim));
+        }
+        for (uint32_t t = 0; t < n_past; t++)
+            want[(size_t)(q / group) * n_past + t] += weights[t] / sum;
+    }
+    free(weights);
+}
+
 static void against_double(struct random_shape shape)
 {
     uint32_t n_past = 64 * (1 + draw(3)), n = n_past + 1 + draw(20), tokens[MOST];
@@ -269,16 +315,30 @@ static void against_double(struct random_shape shape)
     run_prefill(&run, tokens, n_past);
     uint32_t rows = shape.n_kv_heads + 1;
     float *sums = malloc((size_t)shape.n_layers * rows * n_past * sizeof *sums);
-    prefill_some(&run, tokens, n_past, n, seen, sums);
+    size_t heads = (size_t)shape.n_kv_heads * n_past;
+    uint32_t q_dims = shape.n_heads * shape.head_dim;
+    float *guessed = malloc(shape.n_layers * heads * sizeof *guessed);
+    double *of_guesses = calloc(shape.n_layers * heads, sizeof *of_guesses);
+    prefill_some(&run, tokens, n_past, n, seen, sums, guessed);
     reference_init(&reference, &m, n + DECODED);
     for (uint32_t i = 0; i < n; i++) {
+        bool own = i >= n_past;
         reference.masses =
-            i < n_past ? NULL : calloc((size_t)shape.n_layers * (n + DECODED), sizeof(double));
+            own ? calloc((size_t)shape.n_layers * (n + DECODED), sizeof(double)) : NULL;
+        reference.guesses = own ? calloc((size_t)shape.n_layers * q_dims, sizeof(double)) : NULL;
         /* the first layer's queries do not depend on what is seen */
-        reference_token(&reference, tokens[i], i < n_past ? NULL : seen);
+        reference_token(&reference, tokens[i], own ? seen : NULL);
+        for (uint32_t l = 1; own && l < shape.n_layers; l++)
+            add_guess_in_double(&run, l, n_past, reference.guesses + (size_t)l * q_dims,
+                                of_guesses + l * heads);
         free(reference.masses);
-        reference.masses = NULL;
+        free(reference.guesses);
+        reference.masses = reference.guesses = NULL;
     }
+    for (size_t t = heads; t < shape.n_layers * heads; t++)
+        assert_true(fabs(guessed[t] - of_guesses[t]) <= 2e-3 * of_guesses[t] + 1e-5);
+    free(guessed);
+    free(of_guesses);
     expect_logits(&run, &reference);
     run.n_tokens = n;
     for (uint32_t i = 0; i < DECODED; i++) {
@@ -317,7 +377,7 @@ static void against_double(struct random_shape shape)
 static void with_some_it_is_a_pass_that_sees_these(void **state)
 {
     (void)state;
-    struct random_shape one = RANDOM_SHAPE_SMALL(2), several = RANDOM_SHAPE_SMALL(2);
+    struct random_shape one = RANDOM_SHAPE_SMALL(3), several = RANDOM_SHAPE_SMALL(3);
     one.n_heads = one.n_kv_heads = 1;
     for (int i = 0; i < 3; i++) {
         against_double(one);
@@ -352,7 +412,12 @@ static void what_is_out_of_order_is_refused(void **state)
                      HILL_E_INVALID);
     assert_int_equal(engine_prefill_keys(engine, 0, 65, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_enqueue(engine, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_guess(engine, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_guess(engine, 1, &why), HILL_E_INVALID); /* no input yet */
     assert_int_equal(engine_prefill_keys(engine, 0, 8, &why), 0);
+    assert_int_equal(engine_prefill_guess(engine, 0, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_guess(engine, 2, &why), HILL_E_INVALID);
+    assert_int_equal(engine_prefill_probe(engine, &head, 1, NULL, sums, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_keys(engine, 1, 8, &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_past(engine, 0, 0, 9, run.entries[0], &why), HILL_E_INVALID);
     assert_int_equal(engine_prefill_enqueue(engine, 0, &why), HILL_E_INVALID);

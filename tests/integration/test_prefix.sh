@@ -257,6 +257,39 @@ up "${options[@]}" "${first[@]}" || fail "up"
 asks "nothing is chosen" asked2 all
 [ ! -e "$work/first/chunks.keys" ] || fail "keys that nobody keeps up to date are still there"
 down || fail "down"
+# layers guessed ahead of their own queries: the same answer, out of any cache, and little more is read
+small_model "$work/deep.gguf" --layers 8
+deep=(-m "$work/deep.gguf" -c 4096 --alpha 0.2 --sinks 3 --window 17 --prefix-dir "$work/deep" --prefix-mb 60 --csd none -np 1)
+up "${deep[@]}" || fail "up"
+generate "$work/out" -f "$work/asked1" || fail "a deeper model's store: $(cat "$work/out.err")"
+down || fail "down"
+for guess in off on cached; do
+    caches=()
+    [ $guess != cached ] || caches=(--prefix-cache-mb 1 --prefix-gpu-cache-mb 256K) # a part of what a question takes
+    HILL_TEST_IMPORTANT_GUESS=${guess/cached/on} up "${deep[@]}" --prefix-attention select --log-level info "${caches[@]}" || fail "up"
+    generate "$work/out" -f "$work/asked3" || fail "guesses $guess: $(cat "$work/out.err")" # without keys in its store at first
+    for i in 1 2; do
+        generate "$work/out" -f "$work/other" || fail "another document: $(cat "$work/out.err")" # it takes the slot
+        generate "$work/guess.$guess" -f "$work/asked2" || fail "guesses $guess: $(cat "$work/guess.$guess.err")"
+        [ $guess = off ] || same "guesses $guess, $i: answer" "$(answer "$work/guess.$guess")" "$(answer "$work/guess.off")"
+    done
+    expect "guesses $guess: attention" "$(field "$work/guess.$guess" .prefix.attention)" select
+    [ $guess = off ] && guessed=0 || guessed=6
+    cat "$state_dir"/*.log | grep 'layers guessed ahead' | tail -n 1 | grep -q "$guessed of 8 layers" || fail "guesses $guess: not $guessed of 8 layers"
+    down || fail "down"
+done
+expect "guesses: bytes" "$(jq -s '[.[].prefix | .loaded_bytes + .cached_bytes] | .[0] < .[1] and .[1] < 1.2 * .[0] and .[2] < 1.2 * .[0]' "$work"/guess.{off,on,cached})" true
+expect "guesses: from the drive and the caches" "$(field "$work/guess.cached" '.prefix | .loaded_bytes > 100000 and .cached_bytes > 0')" true
+# all of each layer ahead, and what the caches have meanwhile
+up "${deep[@]}" --prefix-attention select --prefix-share 1 --prefix-cache-mb 3 --prefix-gpu-cache-mb 1 || fail "up"
+for i in 1 2 3; do
+    generate "$work/out" -f "$work/asked$i" || fail "all of it ahead, $i: $(cat "$work/out.err")"
+    expect "all of it ahead, $i: attention" "$(field "$work/out" .prefix.attention)" select
+    generate "$work/whole" --no-prefix-cache -f "$work/asked$i" || fail "all of it ahead, $i: $(cat "$work/whole.err")" # it takes the slot
+    same "all of it ahead, $i: answer" "$(answer "$work/out")" "$(answer "$work/whole")"
+done
+expect "all of it ahead: out of the caches" "$(field "$work/out" '.prefix.cached_bytes > 0')" true
+down || fail "down"
 expect_one_line "a store that holds no chunk beside its keys" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 140K --prefix-attention select "${run2[@]}"
 expect_one_line "select without a store" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-attention select "${run2[@]}"
 expect_one_line "a cache of what is not chosen" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --prefix-cache-mb 1 "${run2[@]}"

@@ -82,4 +82,18 @@ wait $!
 expect "important tokens" "$(field "$work/out" '"\(.prefix.attention) \(.prefix.loaded_later_bytes > .prefix.loaded_bytes)"')" "select true"
 takes "behind important tokens" asked2 600
 down
+# out of caches that hold a part of what a question takes: what it gives without them
+for caches in "" "--prefix-cache-mb 2 --prefix-gpu-cache-mb 2"; do
+    # shellcheck disable=SC2086 # two options, or none
+    up "${stored[@]}" "${selects[@]}" -np 1 $caches || fail "up"
+    for i in 1 2 3; do
+        ask "$work/out" -f "$work/asked2"
+        [ -e "$work/important" ] || cp "$work/out" "$work/important"
+        expect "important tokens, $i: attention $caches" "$(field "$work/out" .prefix.attention)" select
+        expect "important tokens, $i: answer $caches" "$(answer "$work/out")" "$(answer "$work/important")"
+        ask "$work/whole" --no-prefix-cache -f "$work/asked1" # it takes the slot
+    done
+    down
+done
+expect "some of it was in the caches" "$(field "$work/out" '.prefix | .loaded_bytes > 0 and .cached_gpu_bytes > 0')" true
 finish

@@ -121,7 +121,9 @@ static int use(struct run_cache *cache, uint32_t i, double importance)
 {
     struct run_name n = name(i);
     struct run_place at;
-    if (!run_cache_use(cache, &n, importance, &at))
+    bool there = run_cache_has(cache, &n);
+    assert_int_equal(run_cache_use(cache, &n, importance, &at), there);
+    if (!there)
         return AWAY;
     if (!at.entries)
         assert_true(at.slot < device.n_slots && device.written[at.slot]);

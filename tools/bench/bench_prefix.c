@@ -4,17 +4,17 @@
  *
  * What: SmolLM2-135M with documents of 1K to 7.5K tokens; --full: Qwen2.5 0.5B to 32K. One sequence
  * (-np 1), so what runs is alone. In each of several pipelines (all hot; all but a twentieth on the
- * drive; with a prefix store, read whole, read whole under computing, or its important tokens;
- * these three again with a drive that is modelled as slower) a document is read once with a first
- * question: that is the recomputation, which the pipeline's own questions are compared with. Then
- * others are asked: in the tiers' pipelines at once; in the stores' after another document has
- * taken the slot and the store's files have left the page cache, so that they are read from the
- * drive. load: of a store that is read whole the time in which its chunks were read and handed to
- * the scorer, before any computation; under computing and of important tokens what was waited for;
- * what comes out of tiers is read back while layers compute.
- * Needs the models of `hillinfer get-models`; skipped (77) without. Who calls it: tools/bench/run.
- * Concurrency: one thread. Failure: bench_fail(), also when a question was not answered over the
- * entries that it was to be.
+ * drive; with a prefix store, read whole, read whole under computing, or its important tokens, of
+ * two shares; these four again with a drive that is modelled as slower) a document is read once
+ * with a first question: that is the recomputation, which the pipeline's own questions are compared
+ * with. Then others are asked: in the tiers' pipelines at once; in the stores' after another
+ * document has taken the slot and the store's files have left the page cache, so that they are read
+ * from the drive. load: of a store that is read whole the time in which its chunks were read and
+ * handed to the scorer, before any computation; under computing and of important tokens what was
+ * waited for; what comes out of tiers is read back while layers compute. Needs the models of
+ * `hillinfer get-models`; skipped (77) without. Who calls it: tools/bench/run. Concurrency: one
+ * thread. Failure: bench_fail(), also when a question was not answered over the entries that it was
+ * to be.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,9 +26,21 @@
 #define QUESTION  32u  /* tokens, about */
 #define LEFT_OVER 160u /* of a document at most: the store has whole chunks */
 
-enum { LENGTHS_MAX = 6, TIERS = 8 };
-enum { HOT, COLD, STORE, AHEAD, IMPORTANT, STORE_SLOW, AHEAD_SLOW, IMPORTANT_SLOW };
-#define SLOW " --csd-model flash=0.2,link=100,gpu_link=1000"
+enum { LENGTHS_MAX = 6, TIERS = 10 };
+enum {
+    HOT,
+    COLD,
+    STORE,
+    AHEAD,
+    IMPORTANT,
+    IMPORTANT_MORE,
+    STORE_SLOW,
+    AHEAD_SLOW,
+    IMPORTANT_SLOW,
+    IMPORTANT_MORE_SLOW
+};
+#define SELECT(share) "--csd none --prefix-mb 4G --prefix-attention select --prefix-share " share
+#define SLOW          " --csd-model flash=0.2,link=100,gpu_link=1000"
 
 struct set {
     const char *name, *file;
@@ -50,15 +62,13 @@ static const struct {
     [HOT] = {"DRAM tier", "--csd none"},
     [COLD] = {"drive tier", "--beta 0.05 --hot-mb 256 --cold-mb 2G"},
     [STORE] = {"prefix store, drive", "--csd none --prefix-mb 4G"},
-    [AHEAD] = {"the same, loaded under computing",
-               "--csd none --prefix-mb 4G --prefix-attention select --prefix-share 1"},
-    [IMPORTANT] = {"the same, important tokens",
-                   "--csd none --prefix-mb 4G --prefix-attention select"},
+    [AHEAD] = {"the same, loaded under computing", SELECT("1")},
+    [IMPORTANT] = {"the same, 0.4 of them important", SELECT("0.4")},
+    [IMPORTANT_MORE] = {"the same, 0.6 of them important", SELECT("0.6")},
     [STORE_SLOW] = {"prefix store, 0.2 GB/s (modelled)", "--csd none --prefix-mb 4G" SLOW},
-    [AHEAD_SLOW] = {"the same, loaded under computing",
-                    "--csd none --prefix-mb 4G --prefix-attention select --prefix-share 1" SLOW},
-    [IMPORTANT_SLOW] = {"the same, important tokens",
-                        "--csd none --prefix-mb 4G --prefix-attention select" SLOW},
+    [AHEAD_SLOW] = {"the same, loaded under computing", SELECT("1") SLOW},
+    [IMPORTANT_SLOW] = {"the same, 0.4 of them important", SELECT("0.4") SLOW},
+    [IMPORTANT_MORE_SLOW] = {"the same, 0.6 of them important", SELECT("0.6") SLOW},
 };
 
 static struct {
@@ -82,7 +92,8 @@ static bool is_ahead(uint32_t tier)
 
 static bool is_important(uint32_t tier)
 {
-    return tier == IMPORTANT || tier == IMPORTANT_SLOW;
+    return tier == IMPORTANT || tier == IMPORTANT_MORE || tier == IMPORTANT_SLOW ||
+           tier == IMPORTANT_MORE_SLOW;
 }
 
 /* What the first token of an answer has waited for. */
@@ -90,9 +101,19 @@ struct asked {
     double ttft, load, probe, mib;
 };
 
+/* One that is a token of its own in every vocabulary; the same ones in every run (Knuth's MMIX). */
+static const char *next_word(uint64_t *state)
+{
+    static const char *const words[] = {"the", "of", "and", "to",   "in", "is",   "it",   "for",
+                                        "on",  "as", "was", "with", "at", "from", "that", "by"};
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return words[*state >> 60];
+}
+
 /* A document of about n tokens, which begins as no other, and a question on it. */
 static void write_prompt(uint32_t n, uint32_t tier, uint32_t question)
 {
+    uint64_t state = n * 100 + tier;
     char path[4200];
     snprintf(path, sizeof path, "%s/ask.txt", pipeline_folder);
     FILE *f = fopen(path, "w");
@@ -100,7 +121,7 @@ static void write_prompt(uint32_t n, uint32_t tier, uint32_t question)
         bench_fail("cannot write %s", path);
     fprintf(f, "%u %u", n, tier);
     for (uint32_t i = 8; i < n; i++)
-        fputs(" the", f);
+        fprintf(f, " %s", next_word(&state));
     for (uint32_t i = 0; i < QUESTION; i++)
         fputs((question >> i % 4) & 1 ? " what" : " who", f);
     if (fclose(f))
@@ -165,12 +186,6 @@ static void forget_files(uint32_t tier)
         forget_file("chunks.keys");
 }
 
-/* Of a document that is important. */
-static const char *share(void)
-{
-    return bench_is_set("PREFIX_SHARE") ? getenv("PREFIX_SHARE") : "0.4";
-}
-
 static void measure(uint32_t tier, const char *model)
 {
     const struct set *set = figure.set;
@@ -178,10 +193,8 @@ static void measure(uint32_t tier, const char *model)
     int n = snprintf(options, sizeof options, "-c %u -np 1 --policy full %s",
                      set->lengths[set->n - 1] + 512, tiers[tier].options);
     if (is_store(tier))
-        n += snprintf(options + n, sizeof options - (size_t)n, " --prefix-dir %s/store",
-                      pipeline_folder);
-    if (is_important(tier))
-        snprintf(options + n, sizeof options - (size_t)n, " --prefix-share %s", share());
+        snprintf(options + n, sizeof options - (size_t)n, " --prefix-dir %s/store",
+                 pipeline_folder);
     pipeline_start_with(model, options);
     ask(64, tier, 0); /* kernels are loaded */
     for (uint32_t i = 0; i < set->n; i++) {
@@ -220,9 +233,9 @@ static void print_section(void)
            "questions. recomputed: the first question in the same pipeline, which reads the "
            "document, once; times faster: that over each of the questions, " BENCH_QUARTILES_TEXT
            ". The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: read from the drive, "
-           "its files out of the page cache. Loaded under computing: `--prefix-share 1`, a layer "
-           "ahead. Important tokens: `--prefix-attention select`, %s of "
-           "them and at least 512; answers may differ from those over all. 0.2 GB/s: `" SLOW
+           "its files out of the page cache. Loaded under computing: `--prefix-attention select "
+           "--prefix-share 1`, two layers asked for at a time. Important: with these shares, and "
+           "at least 512 tokens; answers may differ from those over all. 0.2 GB/s: `" SLOW
            "`. MiB: read from the store before the first token. load: the store's chunks read and "
            "handed over, before the rest computes; under computing and of important tokens, waited "
            "for; out of tiers "
@@ -231,7 +244,7 @@ static void print_section(void)
            "measured.\n\n| tokens | from | recomputed | ms | lowest - highest | MiB | load | probe "
            "| rest | times faster | quartiles |\n"
            "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-           QUESTION, set->name, figure.o.rounds, share());
+           QUESTION, set->name, figure.o.rounds);
     for (uint32_t i = 0; i < set->n; i++)
         for (uint32_t t = 0; t < TIERS; t++)
             print_row(i, t);
