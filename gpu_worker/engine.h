@@ -163,8 +163,9 @@ int engine_prefill_select(struct engine *engine, struct hill_why *why);
 int engine_prefill_keys(struct engine *engine, uint32_t layer, uint32_t n_selected,
                         struct hill_why *why);
 /* After these: the queries of `layer`, the one behind the layer whose queries are queued, are
- * guessed, as what its weights make of the input of the layer before it (InfiniGen). Does not
- * wait. */
+ * guessed, as what its weights make of the input of the layer before it (InfiniGen): those of the
+ * prompt's last tokens, which look at much the same as all do, for less. Does not wait. */
+#define ENGINE_GUESS_TOKENS 36u
 int engine_prefill_guess(struct engine *engine, uint32_t layer, struct hill_why *why);
 /* After either: what these queries attend to in some KV heads of their layer: sums [n_past] of each
  * past token's softmax weights over queries and heads, the softmax over the past alone. keys

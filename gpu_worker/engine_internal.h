@@ -358,7 +358,9 @@ static inline uint32_t unit_key(const struct engine *e, const struct engine_unit
 {
     return e->selects ? e->selected : u->first;
 }
-/* Of the queries that are guessed for a prompt that begins now. */
+/* Tokens of the prompt, its last ones, whose queries look: all, or those that are guessed. */
+uint32_t probe_rows(const struct engine *e, bool guessed);
+/* Where the guessed ones go. */
 int probe_reserve_guess(struct engine *e, struct hill_why *why);
 void probe_release(struct engine *e);
 

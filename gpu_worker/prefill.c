@@ -369,17 +369,18 @@ int engine_prefill_guess(struct engine *e, uint32_t layer, struct hill_why *why)
     if (!e->selects || layer != e->keys_queued || layer != e->units_queued + 1 ||
         layer >= e->hp.n_layers)
         return hill_fail(why, HILL_E_INVALID, "a guess of layer %u is out of order", layer);
-    struct engine_unit u = engine_prefill_unit(e, layer);
+    uint32_t n = probe_rows(e, true), q_dims = e->hp.n_heads * e->hp.head_dim;
+    struct engine_unit u = {layer, e->n_past + e->n_tokens - n, n};
     const struct layer_weights *w = &e->layers[layer];
-    uint32_t q_dims = e->hp.n_heads * e->hp.head_dim, tiles = row_tiles(u.count);
     int rc = probe_reserve_guess(e, why);
     if (!rc)
         rc = enqueue_projections(e, &u, (uint32_t)round_up(q_dims, 32) / 16, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_ROTATE_QUERIES, 0, u.count, 1, NULL, why, ARG_BUFFER(e->qkv.mem),
-                    ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias), ARG_BUFFER(w->q_norm),
-                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, &u)),
-                    ARG_U32(rotated(e, layer)), ARG_BUFFER(e->guessed_q.mem), ARG_U32(tiles));
+        rc =
+            LAUNCH(e, KERNEL_ROTATE_QUERIES, 0, u.count, 1, NULL, why, ARG_BUFFER(e->qkv.mem),
+                   ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias), ARG_BUFFER(w->q_norm),
+                   ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, &u)),
+                   ARG_U32(rotated(e, layer)), ARG_BUFFER(e->guessed_q.mem), ARG_U32(row_tiles(n)));
     e->guessed = !rc;
     return rc;
 }

@@ -37,7 +37,8 @@ static void compute_sizes(const struct engine *e, uint32_t n_past, uint32_t n_to
     s->packed = n_past * key;
     s->sums = 4ull * n_past;
     s->log_sums = 4 * group * round_up(n_tokens, TILE_ROWS);
-    s->guessed = 2 * key * e->hp.n_heads * round_up(n_tokens, TILE_ROWS);
+    uint32_t guessed = n_tokens < ENGINE_GUESS_TOKENS ? n_tokens : ENGINE_GUESS_TOKENS;
+    s->guessed = 2 * key * e->hp.n_heads * round_up(guessed, TILE_ROWS);
 }
 
 uint64_t engine_probe_bytes_needed(const struct engine *e, uint32_t n_past, uint32_t n_tokens,
@@ -69,11 +70,16 @@ static int reserve(struct engine *e, uint32_t n_kv_heads, struct hill_why *why)
     return rc;
 }
 
+uint32_t probe_rows(const struct engine *e, bool guessed)
+{
+    return guessed && e->n_tokens > ENGINE_GUESS_TOKENS ? ENGINE_GUESS_TOKENS : e->n_tokens;
+}
+
 /* One head's sums behind those of the heads before it. */
 static int add_head(struct engine *e, uint32_t kv_head, uint32_t stride, uint32_t at,
                     struct hill_why *why)
 {
-    uint32_t tiles = (e->n_tokens + TILE_ROWS - 1) / TILE_ROWS;
+    uint32_t rows = probe_rows(e, e->guessed), tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     cl_mem q = e->guessed ? e->guessed_q.mem : e->q.mem;
     int rc = LAUNCH(e, KERNEL_PACK_KEYS, 0, e->n_past, 1, NULL, why, ARG_BUFFER(e->probe.mem),
                     ARG_U32(stride), ARG_U32(at), ARG_BUFFER(e->probe_kt.mem));
@@ -83,9 +89,8 @@ static int add_head(struct engine *e, uint32_t kv_head, uint32_t stride, uint32_
                     ARG_U32(kv_head), ARG_BUFFER(e->log_sums.mem));
     if (!rc)
         rc = LAUNCH(e, KERNEL_PROBE_KEYS, 0, e->n_past / ATTEND_KEYS, 1, NULL, why, ARG_BUFFER(q),
-                    ARG_U32(tiles), ARG_BUFFER(e->probe_kt.mem), ARG_U32(e->n_past),
-                    ARG_U32(e->n_tokens), ARG_U32(kv_head), ARG_BUFFER(e->log_sums.mem),
-                    ARG_BUFFER(e->probe_sums.mem));
+                    ARG_U32(tiles), ARG_BUFFER(e->probe_kt.mem), ARG_U32(e->n_past), ARG_U32(rows),
+                    ARG_U32(kv_head), ARG_BUFFER(e->log_sums.mem), ARG_BUFFER(e->probe_sums.mem));
     return rc;
 }
 

@@ -298,9 +298,10 @@ static void add_guess_in_double(const struct engine_run *run, uint32_t layer, ui
     free(weights);
 }
 
-static void against_double(struct random_shape shape)
+/* A prompt of so many tokens. */
+static void against_double(struct random_shape shape, uint32_t own)
 {
-    uint32_t n_past = 64 * (1 + draw(3)), n = n_past + 1 + draw(20), tokens[MOST];
+    uint32_t n_past = 64 * (1 + draw(3)), n = n_past + own, tokens[MOST];
     uint8_t seen[MOST];
     struct random_model m;
     struct reference reference;
@@ -322,13 +323,13 @@ static void against_double(struct random_shape shape)
     prefill_some(&run, tokens, n_past, n, seen, sums, guessed);
     reference_init(&reference, &m, n + DECODED);
     for (uint32_t i = 0; i < n; i++) {
-        bool own = i >= n_past;
+        bool asks = i >= n_past;
         reference.masses =
-            own ? calloc((size_t)shape.n_layers * (n + DECODED), sizeof(double)) : NULL;
-        reference.guesses = own ? calloc((size_t)shape.n_layers * q_dims, sizeof(double)) : NULL;
+            asks ? calloc((size_t)shape.n_layers * (n + DECODED), sizeof(double)) : NULL;
+        reference.guesses = asks ? calloc((size_t)shape.n_layers * q_dims, sizeof(double)) : NULL;
         /* the first layer's queries do not depend on what is seen */
-        reference_token(&reference, tokens[i], own ? seen : NULL);
-        for (uint32_t l = 1; own && l < shape.n_layers; l++)
+        reference_token(&reference, tokens[i], asks ? seen : NULL);
+        for (uint32_t l = 1; asks && i + ENGINE_GUESS_TOKENS >= n && l < shape.n_layers; l++)
             add_guess_in_double(&run, l, n_past, reference.guesses + (size_t)l * q_dims,
                                 of_guesses + l * heads);
         free(reference.masses);
@@ -380,8 +381,9 @@ static void with_some_it_is_a_pass_that_sees_these(void **state)
     struct random_shape one = RANDOM_SHAPE_SMALL(3), several = RANDOM_SHAPE_SMALL(3);
     one.n_heads = one.n_kv_heads = 1;
     for (int i = 0; i < 3; i++) {
-        against_double(one);
-        against_double(several);
+        uint32_t own = i ? 1 + draw(20) : OWN_MOST; /* more than are guessed, too */
+        against_double(one, own);
+        against_double(several, own);
     }
 }
 
