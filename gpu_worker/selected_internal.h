@@ -14,7 +14,7 @@
 #include "prefix/run_cache.h"
 #include "prefix/span_reader.h"
 
-#define SELECTED_UNGUESSED 2u /* the first layers */
+#define SELECTED_UNGUESSED 2u /* the first layers: their inputs say least of their queries */
 
 struct load {
     uint64_t job;
