@@ -393,7 +393,7 @@ static void end_slow_heads(struct http_server *server)
     int64_t now = clock_now_ns();
     for (struct line *line = server->lines; line; line = line->next)
         if (!line->asked && now > line->head_ends_ns) {
-            shutdown(line->fd, SHUT_RD);
+            shutdown(line->fd, SHUT_RDWR); /* bytes that come after SHUT_RD would still be read */
             line->head_ends_ns = CLOCK_NEVER;
         }
 }

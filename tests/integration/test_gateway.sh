@@ -283,15 +283,26 @@ raw 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n
 expect "a body that does not go on ends its connection" "$raw_ended" 0
 raw 'GET /health HTTP/1.1\r\nHost-'
 expect "so does a head" "$raw_ended" 0
-exec {socket}<>"/dev/tcp/127.0.0.1/$port"
-(while printf x 1>&"$socket"; do sleep 0.3; done 2>/dev/null) &
-writer=$!
-timeout 30 cat <&"$socket" >/dev/null 2>&1
-raw_ended=$?
+trickle() { # a head that goes on and on, a byte at a time: its connection must be ended
+    exec {socket}<>"/dev/tcp/127.0.0.1/$port"
+    (while printf x 1>&"$socket"; do sleep 0.3; done 2>/dev/null) &
+    writer=$!
+    if [ "$1" = late ]; then # bytes lie unread when the head's time is over
+        sleep 3
+        kill -STOP "$gateway"
+        sleep 1.5 # less than --idle-timeout: the connection is not silent
+        kill -CONT "$gateway"
+    fi
+    timeout 30 cat <&"$socket" >/dev/null 2>&1
+    raw_ended=$?
+    exec {socket}>&-
+    kill "$writer" 2>/dev/null
+    wait "$writer"
+}
+trickle at_once
 expect "and one that goes on and on" "$([ "$raw_ended" != 124 ] && echo ended)" ended
-exec {socket}>&-
-kill "$writer" 2>/dev/null
-wait "$writer"
+trickle late
+expect "and one with bytes unread when its time is over" "$([ "$raw_ended" != 124 ] && echo ended)" ended
 raw "GET /$(head -c 60000 /dev/zero | tr '\0' x) HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
 expect "a path without end is no request" "$(grep -c 'HTTP/1.1 200' "$work/raw")" 0 # 414, or a reset on the way
 raw 'POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n'
