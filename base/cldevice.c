@@ -159,17 +159,32 @@ static int choose(const struct candidate *table, int count, const char *choice,
                      table[0].name);
 }
 
+static bool takes_groups_of(cl_device_id device, size_t wanted)
+{
+    size_t items = 0, sizes[8] = {0}; /* of each dimension; three are usual */
+    clGetDeviceInfo(device, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof items, &items, NULL);
+    clGetDeviceInfo(device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof sizes, sizes, NULL);
+    return items >= wanted && sizes[0] >= wanted;
+}
+
 static bool has_groups(cl_device_id device, cl_device_type type)
 {
     cl_device_local_mem_type local = CL_NONE;
     cl_ulong bytes = 0;
-    size_t items = 0, sizes[8] = {0}; /* of each dimension; three are usual */
     clGetDeviceInfo(device, CL_DEVICE_LOCAL_MEM_TYPE, sizeof local, &local, NULL);
     clGetDeviceInfo(device, CL_DEVICE_LOCAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
-    clGetDeviceInfo(device, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof items, &items, NULL);
-    clGetDeviceInfo(device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof sizes, sizes, NULL);
     return (type & CL_DEVICE_TYPE_GPU) && local == CL_LOCAL && bytes >= CLDEVICE_LOCAL_BYTES &&
-           items >= CLDEVICE_GROUP_ITEMS && sizes[0] >= CLDEVICE_GROUP_ITEMS;
+           takes_groups_of(device, CLDEVICE_GROUP_ITEMS);
+}
+
+/* cl_nv_device_attribute_query: other devices do not know these numbers, and refuse. */
+static bool has_dp4a(cl_device_id device)
+{
+    const cl_device_info major_nv = 0x4000, minor_nv = 0x4001;
+    cl_uint major = 0, minor = 0;
+    return clGetDeviceInfo(device, major_nv, sizeof major, &major, NULL) == CL_SUCCESS &&
+           clGetDeviceInfo(device, minor_nv, sizeof minor, &minor, NULL) == CL_SUCCESS &&
+           (major > 6 || (major == 6 && minor >= 1));
 }
 
 static void read_limits(struct cldevice *d, cl_device_type type)
@@ -177,6 +192,7 @@ static void read_limits(struct cldevice *d, cl_device_type type)
     cl_ulong value = 0;
     cl_uint units = 1, floats = 1;
     cl_bool unified = CL_FALSE;
+    cl_device_fp_config single = 0;
     d->is_cpu = (type & CL_DEVICE_TYPE_CPU) != 0;
     d->is_accelerator = !d->is_cpu && (type & CL_DEVICE_TYPE_ACCELERATOR) != 0;
     clGetDeviceInfo(d->device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
@@ -188,6 +204,11 @@ static void read_limits(struct cldevice *d, cl_device_type type)
     d->shares_memory = d->is_cpu && unified;
     d->own_memory = !d->is_cpu && !unified;
     d->has_groups = has_groups(d->device, type);
+    d->product_items = takes_groups_of(d->device, CLDEVICE_PRODUCT_ITEMS) ? CLDEVICE_PRODUCT_ITEMS
+                                                                          : CLDEVICE_GROUP_ITEMS;
+    d->dp4a = (type & CL_DEVICE_TYPE_GPU) && has_dp4a(d->device);
+    clGetDeviceInfo(d->device, CL_DEVICE_SINGLE_FP_CONFIG, sizeof single, &single, NULL);
+    d->rounds_right = !d->is_cpu && (single & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT);
     clGetDeviceInfo(d->device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof value, &value, NULL);
     d->global_bytes = value;
 }
@@ -292,11 +313,28 @@ static cl_int build_declared(const struct cldevice *device, const char *source, 
     return status;
 }
 
+/* A division may else be wrong in its last bits, and codes of activations others than a CPU's. */
+static cl_program build_rounding_right(const struct cldevice *device, const char *source,
+                                       const char *options, struct hill_why *why)
+{
+    cl_program program = NULL;
+    char *exact = NULL;
+    if (asprintf(&exact, "%s -cl-fp32-correctly-rounded-divide-sqrt", options) < 0) {
+        hill_fail(why, HILL_E_NOMEM, "no memory for the options of a program");
+        return NULL;
+    }
+    build_parts(device, &source, 1, exact, &program, why);
+    free(exact);
+    return program;
+}
+
 cl_program cldevice_build(const struct cldevice *device, const char *source, const char *options,
                           struct hill_why *why)
 {
     const char *wish = getenv("HILL_TEST_BUILTINS"); /* for tests: declared or header */
     cl_program program = NULL;
+    if (device->rounds_right)
+        return build_rounding_right(device, source, options, why);
     if (reads_clangs_header(device) && !(wish && strcmp(wish, "header") == 0)) {
         cl_int status = build_declared(device, source, options, &program, why);
         if (status != CL_BUILD_PROGRAM_FAILURE || (wish && strcmp(wish, "declared") == 0))

@@ -17,6 +17,7 @@
 #define GROUP      (N_HEADS / N_KV_HEADS)
 #define ENTRY      (2 * N_KV_HEADS * HEAD_DIM)
 
+#ifndef GROUP_ITEMS /* else attention_groups.cl has norms */
 #if LAYER_NORM
 static float mean_of(__global const float *from, uint k)
 {
@@ -67,6 +68,11 @@ __kernel void join_rows(uint index0, __global const float *branch, uint stride,
     for (uint i = 0; i < k; i++)
         to[i] += norm ? from[i] * factor * norm[i] : from[i] + bias[i];
 }
+#endif
+
+/* Index 1 of a range over rows: which heads are a work item's, where several share a row. */
+#define EACH_HEAD(head, n)                                                                         \
+    for (uint head = get_global_id(1); head < (n); head += get_global_size(1))
 
 /* A head's factor: 1 where heads are not normed. */
 static float head_factor(__global const float *head, __global const float *bias, float eps)
@@ -129,7 +135,8 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
     __global const float *from = qkv + row * stride;
     __global const float *angle = turn + (first_turn + row) * ROPE_DIMS;
     __global half *entry = entries + (first_entry + row) * ENTRY;
-    for (uint head = 0; head < N_HEADS + N_KV_HEADS; head++) {
+    EACH_HEAD(head, N_HEADS + N_KV_HEADS)
+    {
         bool is_query = head < N_HEADS;
         uint kv_head = head - N_HEADS;
         __global float *to_q = query_of(q, head, tiles, row);
@@ -153,7 +160,8 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
             }
         }
     }
-    for (uint head = 0; head < N_KV_HEADS; head++) {
+    EACH_HEAD(head, N_KV_HEADS)
+    {
         __global half *to = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;
         for (uint i = 0; i < HEAD_DIM; i++) {
             uint at = (N_HEADS + N_KV_HEADS + head) * HEAD_DIM + i;
@@ -173,7 +181,8 @@ __kernel void rotate_queries(uint index0, __global const float *qkv, uint stride
     size_t row = index0 + get_global_id(0);
     __global const float *from = qkv + row * stride;
     __global const float *angle = turn + (first_turn + row) * ROPE_DIMS;
-    for (uint head = 0; head < N_HEADS; head++) {
+    EACH_HEAD(head, N_HEADS)
+    {
         __global float *to = query_of(q, head, tiles, row);
         __global const float *values = from + head * HEAD_DIM,
                              *add = bias ? bias + head * HEAD_DIM : bias;
@@ -191,7 +200,8 @@ static void pack_entry(__global const ushort *key, size_t position, __global ush
                        __global ushort *v, uint panels)
 {
     __global const ushort *value = key + N_KV_HEADS * HEAD_DIM;
-    for (uint head = 0; head < N_KV_HEADS; head++) {
+    EACH_HEAD(head, N_KV_HEADS)
+    {
         __global ushort *to_k =
             kt + (head * (size_t)panels + position / 16) * HEAD_DIM * 16 + position % 16;
         __global ushort *to_v = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;

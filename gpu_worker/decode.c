@@ -209,8 +209,79 @@ static uint32_t first_slot(const struct engine *e, uint32_t row)
     return e->rows[row].sequence * e->gpu_slots;
 }
 
-/* A batch goes to the device through pinned memory and the second queue, and is scattered from
- * there. */
+/* Entries side by side in staging go to the device as one piece; a batch in more pieces than this
+ * is put together first. */
+#define PIECES_MOST 32u
+
+/* How many of the uploads lie side by side, upwards or downwards (then *down). */
+static uint32_t piece_length(const struct engine_upload *uploads, uint32_t count, bool *down)
+{
+    uint32_t n = 1;
+    *down = count > 1 && uploads[1].staging_slot + 1 == uploads[0].staging_slot;
+    while (n < count && (*down ? uploads[n].staging_slot + 1 == uploads[n - 1].staging_slot
+                               : uploads[n].staging_slot == uploads[n - 1].staging_slot + 1))
+        n++;
+    return n;
+}
+
+static bool goes_in_pieces(const struct engine *e, uint32_t count,
+                           const struct engine_upload *uploads)
+{
+    uint32_t pieces = 0;
+    bool down;
+    if (!e->staging || e->staging_stride != e->entry_bytes)
+        return false;
+    for (uint32_t i = 0; i < count && pieces <= PIECES_MOST; pieces++)
+        i += piece_length(uploads + i, count - i, &down);
+    return pieces <= PIECES_MOST;
+}
+
+static int write_entries(struct engine *e, const struct upload_half *h, uint32_t first,
+                         uint32_t count, const uint8_t *from, cl_uint n_after,
+                         const cl_event *after, struct hill_why *why)
+{
+    return cldevice_check(clEnqueueWriteBuffer(e->read_queue, h->entries.mem, CL_FALSE,
+                                               (uint64_t)first * e->entry_bytes,
+                                               (uint64_t)count * e->entry_bytes, from, n_after,
+                                               after, NULL),
+                          "cannot write entries to the device", why);
+}
+
+/* Straight from staging, where the device can read that; pairs: which entry goes where. */
+static int send_pieces(struct engine *e, const struct upload_half *h, uint32_t *pairs,
+                       uint32_t table, uint32_t count, const struct engine_upload *uploads,
+                       cl_uint n_after, const cl_event *after, struct hill_why *why)
+{
+    int rc = 0;
+    for (uint32_t i = 0, n; !rc && i < count; i += n) {
+        bool down;
+        n = piece_length(uploads + i, count - i, &down);
+        for (uint32_t j = 0; j < n; j++) {
+            pairs[2 * (i + j)] = down ? i + n - 1 - j : i + j;
+            pairs[2 * (i + j) + 1] = table + uploads[i + j].gpu_slot;
+        }
+        uint64_t lowest = uploads[down ? i + n - 1 : i].staging_slot;
+        rc = write_entries(e, h, i, n, e->staging_slots + lowest * e->staging_stride, n_after,
+                           after, why);
+    }
+    return rc;
+}
+
+/* Through pinned memory. */
+static int send_copies(struct engine *e, const struct upload_half *h, uint32_t *pairs,
+                       uint32_t table, uint32_t count, const struct engine_upload *uploads,
+                       cl_uint n_after, const cl_event *after, struct hill_why *why)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(h->host + (uint64_t)i * e->entry_bytes,
+               e->staging_slots + uploads[i].staging_slot * e->staging_stride, e->entry_bytes);
+        pairs[2 * i] = i;
+        pairs[2 * i + 1] = table + uploads[i].gpu_slot;
+    }
+    return write_entries(e, h, 0, count, h->host, n_after, after, why);
+}
+
+/* A batch goes to the device through the second queue, and is scattered from there. */
 static int send_batch(struct engine *e, uint32_t layer, uint32_t table, uint32_t count,
                       const struct engine_upload *uploads, struct hill_why *why)
 {
@@ -220,19 +291,12 @@ static int send_batch(struct engine *e, uint32_t layer, uint32_t table, uint32_t
         h->written ? cldevice_check(clWaitForEvents(1, &h->written), "the device failed", why) : 0;
     if (rc)
         return rc;
-    for (uint32_t i = 0; i < count; i++) {
-        memcpy(h->host + (uint64_t)i * e->entry_bytes,
-               e->staging_slots + uploads[i].staging_slot * e->staging_stride, e->entry_bytes);
-        pairs[2 * i] = i;
-        pairs[2 * i + 1] = table + uploads[i].gpu_slot;
-    }
     engine_forget_event(&h->written);
     cl_uint n_after = h->scattered ? 1 : 0;
     const cl_event *after = n_after ? &h->scattered : NULL;
-    rc = cldevice_check(clEnqueueWriteBuffer(e->read_queue, h->entries.mem, CL_FALSE, 0,
-                                             (uint64_t)count * e->entry_bytes, h->host, n_after,
-                                             after, NULL),
-                        "cannot write entries to the device", why);
+    rc = goes_in_pieces(e, count, uploads)
+             ? send_pieces(e, h, pairs, table, count, uploads, n_after, after, why)
+             : send_copies(e, h, pairs, table, count, uploads, n_after, after, why);
     if (!rc)
         rc = cldevice_check(clEnqueueWriteBuffer(e->read_queue, h->list.mem, CL_FALSE, 0,
                                                  8ull * count, pairs, n_after, after, &h->written),

@@ -3,9 +3,9 @@
  * memory, on which neighbouring work items read neighbouring words (GPUs). Each phase is a launch
  * of one of these kernels; group i has the phase's task i. LANES is 1 (shared.cl).
  *
- * Products: a group of GROUP_ITEMS items has a panel of 16 outputs. 16 items side by side, a slice,
- * read 16 words side by side of the panel as pack.h lays it out; slice i takes the parts of 32
- * values (of F32, F16, BF16: the values) i, i + SLICES, ... of the sum. The slices' sums are added
+ * Products: a group of PRODUCT_ITEMS items has a panel of 16 outputs. A slice, 16 items side by
+ * side, reads 16 words side by side of the panel as pack.h lays it out; slice i takes the parts of
+ * 32 values (of F32, F16, BF16: the values) i, i + SLICES, ... of the sum. The slices' sums are added
  * in local memory, in their order. A weight is read and unpacked once for AT_ONCE rows; for what
  * is left of the rows, once a row.
  * Attention: a group has a tile of a row's list and up to GROUP_HEADS heads of one KV head.
@@ -13,12 +13,11 @@
  * rows beside it, nor on when a group runs. Norms of rows are in `partial` from a phase that
  * prepares a product's input until the product is done.
  */
-#define SLICES  (GROUP_ITEMS / 16)
+#define SLICES  (PRODUCT_ITEMS / 16)
 #define SLICE   (get_local_id(0) / 16)
-#define ITEM    get_local_id(0)
 #define AT_ONCE 4
-#define SYNC    barrier(CLK_LOCAL_MEM_FENCE)
 #define KERNEL  __kernel __attribute__((reqd_work_group_size(GROUP_ITEMS, 1, 1))) void
+#define PRODUCT __kernel __attribute__((reqd_work_group_size(PRODUCT_ITEMS, 1, 1))) void
 
 /* Of a value of each item, to all of them; scratch [GROUP_ITEMS]. */
 static float group_sum(float v, __local float *scratch)
@@ -56,16 +55,19 @@ KERNEL scatter_groups(STEP_PARAMETERS)
 #define VALUE_ITEMS  (KEY_WORDS < GROUP_ITEMS ? KEY_WORDS : GROUP_ITEMS)
 #define VALUE_SLICES (GROUP_ITEMS / VALUE_ITEMS)
 
-/* Entries of a tile of a row's list, and the heads that attend to them: `heads` from `head` on. */
+/* Entries of a tile of a row's list, and the heads that attend to them: `heads` from `head` on.
+ * entries [DECODE_TILE]: where they lie, so that reading one does not wait for the list. */
 struct attended {
     const struct step *step;
-    __global const uint *items;
+    __global const half *__local *entries;
     uint row, n, kv_head, head, heads;
 };
 
-static __global const half *entry_of(const struct attended *a, uint i)
+static void find_entries(const struct attended *a, __global const uint *items)
 {
-    return entry_of_item(a->step, a->row, a->items[i]);
+    for (uint i = ITEM; i < a->n; i += GROUP_ITEMS)
+        a->entries[i] = entry_of_item(a->step, a->row, items[i]) + a->kv_head * HEAD_DIM;
+    SYNC;
 }
 
 /* scores [heads][DECODE_TILE], -infinity from n on; keys [KEYS_STAGED][KEY_STRIDE] */
@@ -73,19 +75,21 @@ static void score_tile(const struct attended *a, __local uint *keys, __local flo
 {
     for (uint from = 0; from < a->n; from += KEYS_STAGED) {
         uint count = min((uint)KEYS_STAGED, a->n - from);
-        for (uint j = ITEM; j < count * KEY_WORDS; j += GROUP_ITEMS) {
-            __global const half *key = entry_of(a, from + j / KEY_WORDS) + a->kv_head * HEAD_DIM;
+#pragma unroll 8
+        for (uint j = ITEM; j < count * KEY_WORDS; j += GROUP_ITEMS)
             keys[j / KEY_WORDS * KEY_STRIDE + j % KEY_WORDS] =
-                ((__global const uint *)key)[j % KEY_WORDS];
-        }
+                ((__global const uint *)a->entries[from + j / KEY_WORDS])[j % KEY_WORDS];
         SYNC;
         for (uint j = ITEM; j < count * a->heads; j += GROUP_ITEMS) {
             uint i = j % count, h = j / count;
-            __local const half *key = (__local const half *)(keys + i * KEY_STRIDE);
+            __local const uint *key = keys + i * KEY_STRIDE;
             __global const float *q = a->step->q + a->row * Q_STRIDE + (a->head + h) * HEAD_DIM;
             float score = 0.0f;
-            for (uint d = 0; d < HEAD_DIM; d++)
-                score = fma(q[d], vload_half(d, key), score);
+#pragma unroll 8
+            for (uint d = 0; d < KEY_WORDS; d++) {
+                float2 k = vload_half2(d, (__local const half *)key);
+                score = fma(q[2 * d + 1], k.y, fma(q[2 * d], k.x, score));
+            }
             scores[h * DECODE_TILE + from + i] = score * SCORE_SCALE;
         }
         SYNC;
@@ -135,9 +139,9 @@ static void sum_values(const struct attended *a, __local const float *p, __local
 #pragma unroll
         for (uint h = 0; h < GROUP_HEADS; h++)
             sums[h] = (float2)(0.0f);
+#pragma unroll 4
         for (uint i = slice; mine && i < a->n; i += VALUE_SLICES) {
-            __global const half *value = entry_of(a, i) + (N_KV_HEADS + a->kv_head) * HEAD_DIM;
-            float2 v = vload_half2(word, value);
+            float2 v = vload_half2(word, a->entries[i] + N_KV_HEADS * HEAD_DIM);
 #pragma unroll
             for (uint h = 0; h < GROUP_HEADS; h++)
                 if (h < a->heads)
@@ -164,6 +168,7 @@ KERNEL attend_groups(STEP_PARAMETERS)
 {
     __local uint staged_keys[KEYS_STAGED * KEY_STRIDE];
     __local float scores[GROUP_HEADS * DECODE_TILE], spread[2 * GROUP_ITEMS];
+    __global const half *__local entries[DECODE_TILE];
     struct step s = AS_STEP;
     uint tile = get_group_id(0) / (N_KV_HEADS * HEAD_PARTS),
          part = get_group_id(0) % (N_KV_HEADS * HEAD_PARTS);
@@ -171,13 +176,14 @@ KERNEL attend_groups(STEP_PARAMETERS)
          in_group = part % HEAD_PARTS * GROUP_HEADS;
     struct attended a;
     a.step = &s;
-    a.items = s.items + (size_t)r * s.item_stride + start;
+    a.entries = entries;
     a.row = r;
     a.n = min((uint)DECODE_TILE, s.lists[r].x - start);
     a.kv_head = part / HEAD_PARTS;
     a.head = a.kv_head * GROUP + in_group;
     a.heads = min((uint)GROUP_HEADS, (uint)GROUP - in_group);
     __global float *to = s.partial + ((size_t)tile * N_HEADS + a.head) * PARTIAL;
+    find_entries(&a, s.items + (size_t)r * s.item_stride + start);
     score_tile(&a, staged_keys, scores);
     soften(a.heads, scores, spread, to);
     sum_values(&a, scores, spread, to);
@@ -360,7 +366,7 @@ static uint rows_at_once(uint left)
 }
 
 /* A panel times rows first .. first + n - 1: item (slice i, lane) gets that lane's output of row
- * first + i, the other slices get 0. sums [AT_ONCE * GROUP_ITEMS] may be used afterwards. */
+ * first + i, the other slices get 0. sums [AT_ONCE * PRODUCT_ITEMS] may be used afterwards. */
 static float group_product(struct input in, uint first, uint n, __global const uint *matrix, uint k,
                            uint panel, __local float *sums)
 {
@@ -377,18 +383,18 @@ static float group_product(struct input in, uint first, uint n, __global const u
         slice_1(in, run.type, panel_of(matrix, run, panel), k, y);
 #pragma unroll
     for (int r = 0; r < AT_ONCE; r++)
-        sums[r * GROUP_ITEMS + ITEM] = y[r];
+        sums[r * PRODUCT_ITEMS + ITEM] = y[r];
     SYNC;
     for (uint slice = 0; SLICE < n && slice < SLICES; slice++)
-        total += sums[SLICE * GROUP_ITEMS + slice * 16 + LANE];
+        total += sums[SLICE * PRODUCT_ITEMS + slice * 16 + LANE];
     SYNC;
     return total;
 }
 
-#define PRODUCT_SCRATCH __local float sums[AT_ONCE * GROUP_ITEMS]
+#define PRODUCT_SCRATCH __local float sums[AT_ONCE * PRODUCT_ITEMS]
 
 /* x += a . w, or branch = a . w where a norm comes between */
-KERNEL add_groups(STEP_PARAMETERS)
+PRODUCT add_groups(STEP_PARAMETERS)
 {
     PRODUCT_SCRATCH;
     struct step s = AS_STEP;
@@ -420,7 +426,7 @@ static float after_norm(const struct step *s, uint r, float y, struct weights w,
 
 /* activated = activate(gate, up) of norm(x); the panels of gate, then as many of up; without a gate
  * all are up */
-KERNEL gate_up_groups(STEP_PARAMETERS)
+PRODUCT gate_up_groups(STEP_PARAMETERS)
 {
     PRODUCT_SCRATCH;
     struct step s = AS_STEP;
@@ -446,7 +452,7 @@ KERNEL gate_up_groups(STEP_PARAMETERS)
 }
 
 /* The next layer's panels, then those of the guess. */
-KERNEL project_groups(STEP_PARAMETERS)
+PRODUCT project_groups(STEP_PARAMETERS)
 {
     PRODUCT_SCRATCH;
     struct step s = AS_STEP;
@@ -472,7 +478,7 @@ KERNEL project_groups(STEP_PARAMETERS)
     }
 }
 
-KERNEL logits_groups(STEP_PARAMETERS)
+PRODUCT logits_groups(STEP_PARAMETERS)
 {
     PRODUCT_SCRATCH;
     struct step s = AS_STEP;

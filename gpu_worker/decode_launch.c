@@ -58,7 +58,7 @@ static int note_addresses(struct engine *e, uint32_t layer, const struct layer_w
         ARG_BUFFER(w->k_norm),
         ARG_BUFFER(slots),
     };
-    const struct launch launch = {e->kernels[KERNEL_NOTE], "note_layer", {1, 1}, false, NULL, NULL};
+    const struct launch launch = {e->kernels[KERNEL_NOTE], "note_layer", {1, 1}, 0, NULL, NULL};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
@@ -108,8 +108,7 @@ static int warm(struct engine *e, const struct matrix *first, const struct matri
         ARG_U32(turn),
         ARG_BUFFER(e->warm_turn.device.mem),
     };
-    const struct launch launch = {
-        e->kernels[KERNEL_WARM], "warm_weights", {1, 1}, false, NULL, NULL};
+    const struct launch launch = {e->kernels[KERNEL_WARM], "warm_weights", {1, 1}, 0, NULL, NULL};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
@@ -145,7 +144,7 @@ static int launch_layers(struct engine *e, uint32_t first, uint32_t end, enum ph
     const struct launch launch = {e->kernels[KERNEL_LAYERS],
                                   "decode_layers",
                                   {e->device.compute_units, 1},
-                                  false,
+                                  0,
                                   &e->step_done,
                                   NULL};
     engine_forget_event(&e->step_done);
@@ -275,6 +274,22 @@ static enum kernel group_kernel(enum phase phase)
     }
 }
 
+/* Products take larger groups: each item's part of a sum is a wait for memory. */
+static size_t group_items(const struct engine *e, enum kernel kernel)
+{
+    switch (kernel) {
+    case KERNEL_STEP:
+        return 0;
+    case KERNEL_ADD_GROUPS:
+    case KERNEL_GATE_UP_GROUPS:
+    case KERNEL_PROJECT_GROUPS:
+    case KERNEL_LOGITS_GROUPS:
+        return e->device.product_items;
+    default:
+        return CLDEVICE_GROUP_ITEMS;
+    }
+}
+
 static int launch_phase(struct engine *e, const struct phase_launch *s, enum phase phase,
                         size_t size, struct hill_why *why)
 {
@@ -309,10 +324,10 @@ static int launch_phase(struct engine *e, const struct phase_launch *s, enum pha
         ARG_HEADS(e, guess, s->next_layer + 1),
         ARG_U32(phase),
     };
-    bool groups = e->device.has_groups;
-    enum kernel kernel = groups ? group_kernel(phase) : KERNEL_STEP;
-    const struct launch launch = {
-        e->kernels[kernel], engine_kernel_names[kernel], {size, 1}, groups, s->event, s->after};
+    enum kernel kernel = e->device.has_groups ? group_kernel(phase) : KERNEL_STEP;
+    const struct launch launch = {e->kernels[kernel], engine_kernel_names[kernel],
+                                  {size, 1},          group_items(e, kernel),
+                                  s->event,           s->after};
     return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 

@@ -213,15 +213,19 @@ int engine_attach_staging(struct engine *e, const void *slots, uint64_t stride, 
     e->staging_count = slots ? count : 0;
     e->n_uploads = 0;
     e->next_layer = UINT32_MAX;
-    if (rc || !slots || !e->device.shares_memory)
+    if (rc || !slots)
         return rc;
     cl_int status;
-    /* read only for the kernels; OpenCL takes the pointer without const */
+    /* Read only for the kernels; OpenCL takes the pointer without const. Kernels of a device with
+     * memory of its own never see the buffer: drivers pin the pages under it, and what is written
+     * from pinned pages needs no copy on its way. */
     e->staging = clCreateBuffer(e->device.context, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR,
                                 stride * count, (void *)(uintptr_t)slots, &status);
     if (status != CL_SUCCESS)
         e->staging = NULL;
-    return cldevice_check(status, "cannot share the staging arena with the device", why);
+    return e->device.shares_memory
+               ? cldevice_check(status, "cannot share the staging arena with the device", why)
+               : 0;
 }
 
 int engine_attach_hot(struct engine *e, const void *memory, uint64_t bytes, struct hill_why *why)

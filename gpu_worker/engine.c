@@ -68,6 +68,8 @@ static int best_dot(const struct engine *e)
     const char *wish = getenv("HILL_TEST_DOT"); /* for tests: 3, 2, 1 or 0 */
     if (wish && *wish >= '0' && *wish <= '3' && !wish[1])
         return *wish - '0';
+    if (e->device.has_groups)
+        return e->device.dp4a ? 1 : 0;
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (e->device.shares_memory)
@@ -112,8 +114,8 @@ static void write_options(const struct engine *e, enum program program, int dot,
     int used = snprintf(options, size, "-cl-std=CL1.2 -DROWS=%u -DACTIVATION=%d -DWIDE_VECTORS=%d",
                         TILE_ROWS, activation, e->device.vector_floats >= 16);
     if (program != PROGRAM_ATTENTION)
-        used += snprintf(options + used, size - (size_t)used, " -DTYPES=%uu -DHILL_DOT=%d",
-                         e->types, dot);
+        used += snprintf(options + used, size - (size_t)used, " -DTYPES=%uu -DHILL_DOT=%d%s",
+                         e->types, dot, e->device.is_cpu ? " -DPREFETCHES" : "");
     if (program != PROGRAM_MATMUL)
         used += snprintf(options + used, size - (size_t)used,
                          " -DLAYER_NORM=%d -DNORM_HEADS=%d -DSUBS=%u -DKEYS=%u -DHEAD_DIM=%u "
@@ -124,10 +126,11 @@ static void write_options(const struct engine *e, enum program program, int dot,
     if (program == PROGRAM_ATTENTION)
         used += snprintf(options + used, size - (size_t)used, " -DWINDOWS=%d", hp->window > 0);
     if (e->device.has_groups)
-        used += snprintf(options + used, size - (size_t)used,
-                         " -DLANES=%d -DGROUP_ITEMS=%u -DGROUP_HEADS=%u -DX_SPACE=%s",
-                         program == PROGRAM_ATTENTION ? 16 : 1, CLDEVICE_GROUP_ITEMS, GROUP_HEADS,
-                         program == PROGRAM_MATMUL ? "__local" : "__global");
+        used += snprintf(
+            options + used, size - (size_t)used,
+            " -DLANES=%d -DGROUP_ITEMS=%u -DPRODUCT_ITEMS=%u -DGROUP_HEADS=%u -DX_SPACE=%s",
+            program == PROGRAM_ATTENTION ? 16 : 1, CLDEVICE_GROUP_ITEMS, e->device.product_items,
+            GROUP_HEADS, program == PROGRAM_MATMUL ? "__local -DX_QUADS" : "__global");
     if (program == PROGRAM_DECODE)
         snprintf(options + used, size - (size_t)used,
                  " -DNORM_BRANCHES=%d -DDECODE_TILE=%u -DQKV_DIMS=%u -DMAX_ROWS=%u -DX_STRIDE=%u "

@@ -73,9 +73,11 @@ static int set_args(struct engine *e, const struct launch *launch, const struct 
 int engine_launch(struct engine *e, const struct launch *launch, const struct kernel_arg *args,
                   uint32_t n_args, struct hill_why *why)
 {
-    static const size_t one[2] = {1, 1}, group[2] = {CLDEVICE_GROUP_ITEMS, 1};
-    const size_t *local = launch->groups ? group : e->device.has_groups ? NULL : one;
-    const size_t size[2] = {launch->size[0] * (launch->groups ? group[0] : 1), launch->size[1]};
+    static const size_t one[2] = {1, 1};
+    const size_t group[2] = {launch->group_items, 1};
+    const size_t *local = launch->group_items ? group : e->device.has_groups ? NULL : one;
+    const size_t size[2] = {launch->size[0] * (launch->group_items ? launch->group_items : 1),
+                            launch->size[1]};
     int rc = set_args(e, launch, args, n_args, why);
     if (rc)
         return rc;

@@ -15,7 +15,7 @@
 #define QUANT_BLOCKS    16u /* blocks of 32 values that a task of decode.cl makes int8 */
 #define GROUP_TILES     (CLDEVICE_GROUP_ITEMS / 16) /* row tiles of a group (matmul_groups.cl) */
 #define GROUP_HEADS     8u   /* heads of a group that attends (decode_groups.cl) */
-#define UPLOAD_BATCH    127u /* entries of one transfer to a device with memory of its own */
+#define UPLOAD_BATCH    511u /* entries of one transfer to a device with memory of its own */
 
 enum kernel {
     KERNEL_GEMM_STORE,
@@ -281,13 +281,13 @@ struct kernel_arg {
         }                                                                                          \
     }
 
-/* A launch of size[0] x size[1] work items, or work groups of CLDEVICE_GROUP_ITEMS. Items alone
- * share nothing: on a device with work groups the runtime puts them together as it likes. */
+/* A launch of size[0] x size[1] work items, or work groups of group_items. Items alone share
+ * nothing: on a device with work groups the runtime puts them together as it likes. */
 struct launch {
     cl_kernel kernel;
     const char *name;
     size_t size[2];
-    bool groups;
+    size_t group_items;    /* 0: items alone */
     cl_event *event;       /* NULL: none wanted */
     const cl_event *after; /* NULL: nothing but what is queued before it */
 };
@@ -297,12 +297,23 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
 #define LAUNCH_AS(e, groups, kernel_id, index0, size0, size1, event_out, why, ...)                 \
     engine_launch(                                                                                 \
         (e),                                                                                       \
-        &(struct launch){                                                                          \
-            (e)->kernels[kernel_id], #kernel_id, {(size0), (size1)}, (groups), (event_out), NULL}, \
+        &(struct launch){(e)->kernels[kernel_id],                                                  \
+                         #kernel_id,                                                               \
+                         {(size0), (size1)},                                                       \
+                         (groups) ? CLDEVICE_GROUP_ITEMS : 0,                                      \
+                         (event_out),                                                              \
+                         NULL},                                                                    \
         (const struct kernel_arg[]){ARG_U32(index0), __VA_ARGS__},                                 \
         1 + sizeof((const struct kernel_arg[]){__VA_ARGS__}) / sizeof(struct kernel_arg), (why))
 #define LAUNCH(e, kernel_id, index0, size0, size1, event_out, why, ...)                            \
     LAUNCH_AS(e, false, kernel_id, index0, size0, size1, event_out, why, __VA_ARGS__)
+/* The same over rows, of which a work group has one. */
+#define LAUNCH_ROWS(e, kernel_id, row0, n_rows, event_out, why, ...)                               \
+    LAUNCH_AS(e, (e)->device.has_groups, kernel_id, row0, n_rows, 1, event_out, why, __VA_ARGS__)
+/* The same over rows and their heads, which a work item has one of on a GPU, else all. */
+#define LAUNCH_HEADS(e, kernel_id, row0, n_rows, n_heads, event_out, why, ...)                     \
+    LAUNCH_AS(e, false, kernel_id, row0, n_rows, (e)->device.has_groups ? (n_heads) : 1,           \
+              event_out, why, __VA_ARGS__)
 /* The same over row tiles, of which a work group has GROUP_TILES. */
 #define LAUNCH_TILES(e, kernel_id, tile0, n_tiles, size1, event_out, why, ...)                     \
     LAUNCH_AS(e, (e)->device.has_groups, kernel_id, tile0,                                         \

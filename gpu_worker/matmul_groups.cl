@@ -10,8 +10,6 @@
  */
 #define TILES      (GROUP_ITEMS / 16)
 #define BLOCK_ROWS (TILES * ROWS)
-#define ITEM       get_local_id(0)
-#define SYNC       barrier(CLK_LOCAL_MEM_FENCE)
 #define KERNEL     __kernel __attribute__((reqd_work_group_size(GROUP_ITEMS, 1, 1))) void
 #define QUANT_TILE(k)                                                                              \
     ((size_t)ROWS *                                                                                \
@@ -26,15 +24,17 @@ struct block {
     uint k, tile, end;
 };
 
-/* 32 values of the rows: a [32][BLOCK_ROWS], q [8 + FIELDS][BLOCK_ROWS]; rows that are not there
- * are 0. */
+/* 32 values of the rows: a [32][BLOCK_ROWS]; q [TILES][ROWS][ROW_WORDS], of a row 8 words, then the
+ * fields; rows that are not there are 0. Tiles begin in different banks of local memory. */
+#define ROW_WORDS  16
+#define TILE_WORDS (ROWS * ROW_WORDS + 4)
 struct stage {
     __local float *a;
     __local uint *q;
 };
 #define STAGE                                                                                      \
     __local float stage_a[32 * BLOCK_ROWS];                                                        \
-    __local uint stage_q[(8 + FIELDS) * BLOCK_ROWS];                                               \
+    __local uint stage_q[TILES * TILE_WORDS] __attribute__((aligned(16)));                         \
     struct stage stage = {stage_a, stage_q}
 
 static void stage_floats(struct block b, uint k0, uint n, struct stage to)
@@ -53,7 +53,7 @@ static void stage_quantised(struct block b, uint part, struct stage to)
         uint t = j / ((8 + FIELDS) * ROWS), at = j % ((8 + FIELDS) * ROWS);
         size_t from = at < 8 * ROWS ? part * 8 * ROWS + at
                                     : (b.k / 4 + part * FIELDS) * ROWS + (at - 8 * ROWS);
-        to.q[at / ROWS * BLOCK_ROWS + t * ROWS + at % ROWS] =
+        to.q[t * TILE_WORDS + at % ROWS * ROW_WORDS + at / ROWS] =
             b.tile + t < b.end ? b.quantised[(b.tile + t) * QUANT_TILE(b.k) + from] : 0;
     }
 }
@@ -97,7 +97,7 @@ static void add_quantised(uint type, __local const uint *q, __global const uchar
                           float *y)
 {
     const uint k = 32 * (first + 1), step = 1;
-    struct activations x = {q, BLOCK_ROWS, 1, q + 8 * BLOCK_ROWS, 0, BLOCK_ROWS, 1};
+    struct activations x = {q, 1, ROW_WORDS, q + 8, 0, 1, ROW_WORDS};
     switch (type) {
         QUANT_CASES(ROWS)
     default:
@@ -108,14 +108,13 @@ static void add_quantised(uint type, __local const uint *q, __global const uchar
 static void add_stage(uint type, struct stage stage, __global const uchar *panel, uint k0, uint n,
                       float *acc)
 {
-    uint row = ITEM / 16 * ROWS;
     float twice[ROWS];
     for (int r = 0; r < ROWS; r++)
         twice[r] = 0.0f;
     if (IS_FLOAT(type))
-        add_floats(type, stage.a + row, panel, panel, k0, n, acc, twice);
+        add_floats(type, stage.a + ITEM / 16 * ROWS, panel, panel, k0, n, acc, twice);
     else
-        add_quantised(type, stage.q + row, panel, k0 / 32, acc);
+        add_quantised(type, stage.q + ITEM / 16 * TILE_WORDS, panel, k0 / 32, acc);
 }
 
 /* This item's results of two panels: of output LANE of each, for the rows of its tile. */

@@ -210,7 +210,8 @@ static int enqueue_projections(struct engine *e, const struct engine_unit *u, ui
     const struct layer_weights *w = &e->layers[u->layer];
     uint32_t tiles = row_tiles(u->count);
     cl_mem hidden = prompt_hidden(e), quantised = quantised_rows(e);
-    int rc = LAUNCH(e, KERNEL_NORM_ROWS, 0, u->count, 1, NULL, why, ARG_BUFFER(hidden),
+    int rc =
+        LAUNCH_ROWS(e, KERNEL_NORM_ROWS, 0, u->count, NULL, why, ARG_BUFFER(hidden),
                     ARG_U32(e->hidden_stride), ARG_U32(first_row(e, u)), ARG_BUFFER(w->attn_norm),
                     ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->normed.mem));
     if (!rc)
@@ -239,13 +240,14 @@ static int enqueue_keys(struct engine *e, const struct engine_unit *u, uint32_t 
     engine_forget_event(&e->stored[parity]);
     int rc = enqueue_projections(e, u, w->qkv.panels, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_ROTATE_STORE, 0, u->count, 1, &e->stored[parity], why,
-                    ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias),
-                    ARG_BUFFER(w->q_norm), ARG_BUFFER(w->k_norm), ARG_F32(e->hp.norm_eps),
-                    ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, u)),
-                    ARG_U32(rotated(e, u->layer)), ARG_U32(unit_key(e, u)), ARG_BUFFER(e->q.mem),
-                    ARG_U32(tiles), ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels),
-                    ARG_BUFFER(entries), ARG_U32(first_entry));
+        rc = LAUNCH_HEADS(e, KERNEL_ROTATE_STORE, 0, u->count, e->hp.n_heads + e->hp.n_kv_heads,
+                          &e->stored[parity], why, ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride),
+                          ARG_BUFFER(w->qkv.bias), ARG_BUFFER(w->q_norm), ARG_BUFFER(w->k_norm),
+                          ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->turns.mem),
+                          ARG_U32(first_turn(e, u)), ARG_U32(rotated(e, u->layer)),
+                          ARG_U32(unit_key(e, u)), ARG_BUFFER(e->q.mem), ARG_U32(tiles),
+                          ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels),
+                          ARG_BUFFER(entries), ARG_U32(first_entry));
     return rc;
 }
 
@@ -299,10 +301,11 @@ static int enqueue_addition(struct engine *e, const struct engine_unit *u, struc
                           ARG_BUFFER(m->buffer), ARG_U32(m->k), ARG_U32(u->count),
                           ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride));
     if (!rc)
-        rc = LAUNCH(e, KERNEL_JOIN_ROWS, span.start * TILE_ROWS, u->count - span.start * TILE_ROWS,
-                    1, span.event, why, ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride),
-                    ARG_BUFFER(m->bias), ARG_BUFFER(norm), ARG_U32(e->hp.n_embd),
-                    ARG_F32(e->hp.norm_eps), ARG_BUFFER(hidden), ARG_U32(first_row(e, u)));
+        rc = LAUNCH_ROWS(e, KERNEL_JOIN_ROWS, span.start * TILE_ROWS,
+                         u->count - span.start * TILE_ROWS, span.event, why,
+                         ARG_BUFFER(e->normed.mem), ARG_U32(e->hidden_stride), ARG_BUFFER(m->bias),
+                         ARG_BUFFER(norm), ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps),
+                         ARG_BUFFER(hidden), ARG_U32(first_row(e, u)));
     return rc;
 }
 
@@ -318,10 +321,10 @@ static int enqueue_rest(struct engine *e, const struct engine_unit *u, uint32_t 
     int rc = enqueue_addition(e, u, (struct tile_span){start, rest, NULL}, &e->attended, q_dims,
                               &w->output, w->post_attn_norm, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_NORM_ROWS, start * TILE_ROWS, u->count - start * TILE_ROWS, 1, NULL,
-                    why, ARG_BUFFER(hidden), ARG_U32(e->hidden_stride), ARG_U32(first_row(e, u)),
-                    ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd), ARG_F32(e->hp.norm_eps),
-                    ARG_BUFFER(e->normed.mem));
+        rc = LAUNCH_ROWS(e, KERNEL_NORM_ROWS, start * TILE_ROWS, u->count - start * TILE_ROWS, NULL,
+                         why, ARG_BUFFER(hidden), ARG_U32(e->hidden_stride),
+                         ARG_U32(first_row(e, u)), ARG_BUFFER(w->ffn_norm), ARG_U32(e->hp.n_embd),
+                         ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->normed.mem));
     if (!rc)
         rc = enqueue_quantise(e, &w->gate_up, e->normed.mem, e->hp.n_embd, start, rest, why);
     if (!rc)
@@ -376,11 +379,11 @@ int engine_prefill_guess(struct engine *e, uint32_t layer, struct hill_why *why)
     if (!rc)
         rc = enqueue_projections(e, &u, (uint32_t)round_up(q_dims, 32) / 16, why);
     if (!rc)
-        rc =
-            LAUNCH(e, KERNEL_ROTATE_QUERIES, 0, u.count, 1, NULL, why, ARG_BUFFER(e->qkv.mem),
-                   ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias), ARG_BUFFER(w->q_norm),
-                   ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->turns.mem), ARG_U32(first_turn(e, &u)),
-                   ARG_U32(rotated(e, layer)), ARG_BUFFER(e->guessed_q.mem), ARG_U32(row_tiles(n)));
+        rc = LAUNCH_HEADS(e, KERNEL_ROTATE_QUERIES, 0, u.count, e->hp.n_heads, NULL, why,
+                          ARG_BUFFER(e->qkv.mem), ARG_U32(e->qkv_stride), ARG_BUFFER(w->qkv.bias),
+                          ARG_BUFFER(w->q_norm), ARG_F32(e->hp.norm_eps), ARG_BUFFER(e->turns.mem),
+                          ARG_U32(first_turn(e, &u)), ARG_U32(rotated(e, layer)),
+                          ARG_BUFFER(e->guessed_q.mem), ARG_U32(row_tiles(n)));
     e->guessed = !rc;
     return rc;
 }

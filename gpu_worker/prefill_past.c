@@ -173,9 +173,9 @@ int engine_prefill_past(struct engine *e, uint32_t layer, uint32_t first, uint32
     if (!rc) /* a blocking write has taken the bytes, it need not be over */
         rc = cldevice_check(clFinish(e->read_queue), "the device failed", why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_LOAD_ENTRIES, 0, count, 1, &e->past_packed[i], why,
-                    ARG_BUFFER(e->past[i].mem), ARG_U32(0), ARG_U32(first), ARG_BUFFER(e->kt.mem),
-                    ARG_BUFFER(e->v.mem), ARG_U32(e->panels));
+        rc = LAUNCH_HEADS(e, KERNEL_LOAD_ENTRIES, 0, count, e->hp.n_kv_heads, &e->past_packed[i],
+                          why, ARG_BUFFER(e->past[i].mem), ARG_U32(0), ARG_U32(first),
+                          ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels));
     return pass_on(e, count, rc, why);
 }
 
@@ -211,9 +211,9 @@ int engine_prefill_past_runs(struct engine *e, uint32_t layer, uint32_t first, u
         return rc;
     rc = write_runs(e, n, entries, slots, why);
     if (!rc)
-        rc = LAUNCH(e, KERNEL_LOAD_RUNS, 0, count, 1, &e->past_packed[i], why,
-                    ARG_BUFFER(e->past[i].mem), ARG_BUFFER(e->kept_runs.mem),
-                    ARG_BUFFER(e->past_sources[i].mem), ARG_U32(tokens), ARG_U32(first),
-                    ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels));
+        rc = LAUNCH_HEADS(e, KERNEL_LOAD_RUNS, 0, count, e->hp.n_kv_heads, &e->past_packed[i], why,
+                          ARG_BUFFER(e->past[i].mem), ARG_BUFFER(e->kept_runs.mem),
+                          ARG_BUFFER(e->past_sources[i].mem), ARG_U32(tokens), ARG_U32(first),
+                          ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels));
     return pass_on(e, count, rc, why);
 }

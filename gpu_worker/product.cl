@@ -3,6 +3,8 @@
  * before the kernels of prefill and decode, which all compute from the same packed weights, with
  * register tiles (LANES 16) and with work groups (LANES 1, see shared.cl) alike.
  * -D TYPES: a bit for each type that the model has. X_SPACE: where quantised activations lie.
+ * X_QUADS: a row's words lie side by side, in fours that begin at 16 bytes.
+ * PREFETCHES: the device is a CPU; a GPU's compiler may know the builtin and refuse its pointers.
  *
  * A panel is 16 outputs side by side, as gpu_worker/pack.h lays them out. F32, F16 and BF16 are
  * computed in F32. A quantised type is computed from its codes, in one rounding that the model did
@@ -13,8 +15,8 @@
  * an exact integer dot product of 16 or 32 values, then F32: one product for each scale, one fma
  * for each line,
  * so a result depends on its row and its panel alone, and is the same bits whichever way the
- * integers are multiplied: HILL_DOT 3 (AVX512-VNNI), 2 (AVX512BW), 1 (AVX2), 0 (plain OpenCL C);
- * where a way is not there, the next lower one is taken.
+ * integers are multiplied: HILL_DOT 3 (AVX512-VNNI), 2 (AVX512BW), 1 (AVX2; with LANES 1 NVIDIA's
+ * dp4a), 0 (plain OpenCL C); where a way is not there, the next lower one is taken.
  */
 #ifndef __has_builtin
 #define __has_builtin(name) 0
@@ -65,7 +67,7 @@ static __global const uchar *panel_of(__global const uint *matrix, struct run ru
 /* Quantised weights are unpacked by so many instructions that a processor does not look as far
  * ahead as memory is away. Past the end of a matrix this is harmless. */
 #define AHEAD_BYTES 1024
-#if __has_builtin(__builtin_prefetch)
+#if defined(PREFETCHES) && __has_builtin(__builtin_prefetch)
 #define PREFETCH(p) __builtin_prefetch((p), 0, 3)
 #else
 #define PREFETCH(p)
@@ -103,10 +105,17 @@ INLINE float16 load_f16(size_t i, __global const half *p)
 #define X_SPACE __global
 #endif
 
-#if LANES == 1
-INLINE int dot4(int sum, uint codes, X_SPACE const uint *x)
+#if LANES == 1 && HILL_DOT == 1
+INLINE int dot4(int sum, uint codes, uint x)
 {
-    int4 products = convert_int4(as_uchar4(codes)) * convert_int4(as_char4(*x));
+    /* PTX: bytes of codes unsigned, those of x signed */
+    __asm__("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(codes), "r"(x));
+    return sum;
+}
+#elif LANES == 1
+INLINE int dot4(int sum, uint codes, uint x)
+{
+    int4 products = convert_int4(as_uchar4(codes)) * convert_int4(as_char4(x));
     return sum + (products.x + products.y) + (products.z + products.w);
 }
 #elif HILL_DOT == 3 && defined(__AVX512F__)
@@ -172,7 +181,17 @@ INLINE int16 dot4(int16 sum, uint16 codes, __global const uint *x)
 INLINE ints dot_words(ints sum, const uints *w, const int words, X_SPACE const uint *x,
                       size_t stride, const int bits)
 {
-#ifdef PAIRS
+#if LANES == 1 && defined(X_QUADS)
+#pragma unroll
+    for (int g = 0; g < words; g += 4) {
+        uint4 q = *(X_SPACE const uint4 *)(x + g);
+        sum = dot4(dot4(dot4(dot4(sum, w[g], q.x), w[g + 1], q.y), w[g + 2], q.z), w[g + 3], q.w);
+    }
+#elif LANES == 1
+#pragma unroll
+    for (int g = 0; g < words; g++)
+        sum = dot4(sum, w[g], x[g * stride]);
+#elif defined(PAIRS)
     /* Products are added in 16 bits first. A pair's sum is 2 * (2^bits - 1) * 127 at most: as many
      * pairs are added as stay below 2^15. Codes of 8 bits are taken as two of 4 bits. */
     const int most = bits == 8 || bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;

@@ -506,9 +506,9 @@ static int load_chunk(struct engine *e, uint32_t unit, struct hill_why *why)
                                                  kept_entries(e, unit), 0, NULL, NULL),
                             "cannot write entries to the device", why);
     return rc ? rc
-              : LAUNCH(e, KERNEL_LOAD_ENTRIES, 0, u.count, 1, NULL, why, ARG_BUFFER(entries),
-                       ARG_U32(first), ARG_U32(u.first), ARG_BUFFER(e->kt.mem),
-                       ARG_BUFFER(e->v.mem), ARG_U32(e->panels));
+              : LAUNCH_HEADS(e, KERNEL_LOAD_ENTRIES, 0, u.count, e->hp.n_kv_heads, NULL, why,
+                             ARG_BUFFER(entries), ARG_U32(first), ARG_U32(u.first),
+                             ARG_BUFFER(e->kt.mem), ARG_BUFFER(e->v.mem), ARG_U32(e->panels));
 }
 
 int prompt_memory_load(struct engine *e, struct hill_why *why)

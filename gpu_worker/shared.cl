@@ -63,6 +63,11 @@ static float max_lanes(float16 v)
     return fmax(fmax(b.x, b.z), fmax(b.y, b.w));
 }
 
+#ifdef GROUP_ITEMS /* of a work group */
+#define ITEM get_local_id(0)
+#define SYNC barrier(CLK_LOCAL_MEM_FENCE)
+#endif
+
 /* RMS norm's factor 1 / sqrt(mean(x^2) + eps) of k values, padded with zeros to whole vectors. */
 static float rms_factor(__global const float *x, uint k, float eps)
 {

@@ -17,7 +17,7 @@
  * upload; at least: entries of a list's tile. */
 #define KV_GPU_ROW_TILE    16u
 #define KV_GPU_KEY_TILE    64u
-#define KV_GPU_UPLOAD_TILE 256u
+#define KV_GPU_UPLOAD_TILE 1024u
 #define KV_GPU_LIST_TILE   128u
 
 /* Slots of a hot block; a block belongs to one (sequence, layer). */

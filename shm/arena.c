@@ -110,7 +110,7 @@ int shm_arena_take(struct shm_arena *arena, uint32_t count, uint32_t *slots)
 
 void shm_arena_give(struct shm_arena *arena, uint32_t count, const uint32_t *slots)
 {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = count; i-- > 0;) { /* slots that lay side by side stay so */
         uint32_t slot = slots[i];
         if (slot >= arena->slot_count || !arena->taken[slot])
             abort(); /* a bug: two owners of one slot would follow */

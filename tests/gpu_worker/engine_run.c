@@ -80,11 +80,25 @@ void run_prefill(struct engine_run *run, const uint32_t *tokens, uint32_t n)
     memset(run->uploaded, 0, sizeof *run->uploaded * run->hp.n_layers);
 }
 
+/* The staging slot of the i-th upload. */
+static uint32_t staging_slot(const struct engine_run *run, uint32_t i)
+{
+    uint32_t piece = i / RUN_PIECE * RUN_PIECE;
+    switch (run->order) {
+    case RUN_IN_PIECES:
+        return run->capacity - piece - RUN_PIECE + i % RUN_PIECE;
+    case RUN_SCATTERED:
+        return i * 7 % run->capacity;
+    default:
+        return run->capacity - 1 - i;
+    }
+}
+
 void run_upload(struct engine_run *run, uint32_t layer, uint32_t first, uint32_t count)
 {
     struct hill_why why = {0};
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t from = run->capacity - 1 - i;
+        uint32_t from = staging_slot(run, i);
         memcpy(run->staging + (size_t)from * run->stride,
                run->entries[layer] + (size_t)(first + i) * run->entry_bytes, run->entry_bytes);
         run->uploads[i] = (struct engine_upload){from, run->slot_of[first + i]};

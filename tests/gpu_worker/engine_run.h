@@ -11,6 +11,12 @@
 
 #include "gpu_worker/engine.h"
 
+/* How the entries of an upload lie in staging: side by side downwards; RUN_PIECE of them upwards,
+ * the next piece before them (capacity: a multiple of it); none beside the next (capacity: no
+ * multiple of 7). */
+#define RUN_PIECE 50u
+enum run_order { RUN_DOWN, RUN_IN_PIECES, RUN_SCATTERED };
+
 struct engine_run {
     struct engine *engine;
     struct model_hparams hp;
@@ -19,6 +25,7 @@ struct engine_run {
     uint32_t *slot_of;  /* [capacity]: where the entry of a position lies on the GPU */
     uint32_t *uploaded; /* [n_layers]: positions below are in their slots */
     float *q, *logits;
+    enum run_order order;
     uint8_t *staging; /* [capacity], stride bytes each */
     uint64_t stride;
     struct engine_upload *uploads; /* [capacity] */
@@ -47,8 +54,7 @@ void run_finish(struct engine_run *run);
 /* run->logits: of the last token. */
 void run_prefill(struct engine_run *run, const uint32_t *tokens, uint32_t n);
 
-/* Entries first .. first + count - 1 of a layer by way of staging, whose slots come in another
- * order. */
+/* Entries first .. first + count - 1 of a layer by way of staging, in the run's order. */
 void run_upload(struct engine_run *run, uint32_t layer, uint32_t first, uint32_t count);
 
 /* From now on every other entry is read in place. */

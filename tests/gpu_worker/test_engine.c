@@ -280,23 +280,25 @@ static void slot_numbers_change_no_bit(void **state)
     random_model_free(&m);
 }
 
-/* Phase by phase, with uploads through pinned memory in several batches, as on a device with memory
- * of its own. */
+/* Phase by phase, with uploads in several batches, as on a device with memory of its own: straight
+ * from staging where entries lie side by side there, else through pinned memory. */
 static void memory_of_its_own_changes_no_bit(void **state)
 {
-    enum { N = 300, MORE = 3 };
+    enum { N = 1100, MORE = 3, CAPACITY = 1150 };
     (void)state;
-    uint32_t tokens[N + MORE];
+    uint32_t *tokens = calloc(N + MORE, sizeof *tokens);
     struct random_shape shape = base_shape;
     shape.type = GGUF_TENSOR_F16;
     struct random_model m;
     random_model_make(&m, &shape, 17);
     make_tokens(tokens, N + MORE, m.hp.n_vocab, 17);
     float *first = calloc(MORE * m.hp.n_vocab, sizeof *first);
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < 4; pass++) {
         struct engine *engine = make_engine_on(&m, pass > 0);
         struct engine_run run;
-        run_init(&run, engine, 64, N + MORE);
+        run_init(&run, engine, 64, CAPACITY);
+        run.order = pass > 0 ? (enum run_order)(pass - 1) : RUN_DOWN;
+        assert_int_equal(run.stride, run.entry_bytes); /* else nothing goes in pieces */
         run_prefill(&run, tokens, N);
         for (uint32_t i = 0; i < MORE; i++) {
             run_step(&run, tokens[N + i]);
@@ -305,6 +307,7 @@ static void memory_of_its_own_changes_no_bit(void **state)
         run_finish(&run);
         engine_destroy(engine);
     }
+    free(tokens);
     free(first);
     random_model_free(&m);
 }

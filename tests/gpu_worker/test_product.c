@@ -54,7 +54,7 @@ static const char groups_driver[] =
     "    __local int sums[GROUP_ITEMS];\n"
     "    quantise(x, k, g, k, q, get_group_id(0), largest, sums);\n"
     "}\n"
-    "KERNEL decode_rows(__global const float *x, __global const float *g, uint n_rows, uint k,\n"
+    "PRODUCT decode_rows(__global const float *x, __global const float *g, uint n_rows, uint k,\n"
     "    __global uint *q, __global const uint *matrix, __global float *y, uint stride)\n"
     "{\n"
     "    PRODUCT_SCRATCH;\n"
@@ -66,7 +66,10 @@ static const char groups_driver[] =
     "            STORE_LANES(out, get_group_id(0), y + (r + SLICE) * stride);\n"
     "    }\n"
     "}\n";
-#define SLICES (CLDEVICE_GROUP_ITEMS / 16) /* of decode_groups.cl */
+#define K_MOST      1280u /* the longest row */
+#define QUANT_WORDS (K_MOST / 4 + K_MOST / 32 * 5)
+#define TILES       (CLDEVICE_GROUP_ITEMS / 16) /* of matmul_groups.cl */
+#define SLICES      (device.product_items / 16) /* of decode_groups.cl */
 
 static struct cldevice device;
 static cl_command_queue queue;
@@ -120,16 +123,18 @@ static cl_program program_for(bool prefill, int dot, const uint32_t *of)
     int used = snprintf(options, sizeof options,
                         "-cl-std=CL1.2 -DROWS=%u -DTYPES=%uu -DHILL_DOT=%d -DMAX_ROWS=64 "
                         "-DQUANT_BLOCKS=16 -DQUANT_STRIDE=%u -DACTIVATION=0 -DLAYER_NORM=0 "
-                        "-DWIDE_VECTORS=%d",
-                        TILE, types, groups ? 0 : dot, 1024u / 4 + 1024 / 32 * 5,
-                        device.vector_floats >= 16);
+                        "-DWIDE_VECTORS=%d%s",
+                        TILE, types, groups ? device.dp4a : dot, QUANT_WORDS,
+                        device.vector_floats >= 16, device.is_cpu ? " -DPREFETCHES" : "");
     if (groups) /* and a shape, for what is not run here */
         snprintf(options + used, sizeof options - (size_t)used,
-                 " -DLANES=1 -DGROUP_ITEMS=%u -DGROUP_HEADS=1 -DX_SPACE=%s -DHEAD_DIM=16 "
+                 " -DLANES=1 -DGROUP_ITEMS=%u -DPRODUCT_ITEMS=%u -DGROUP_HEADS=1 -DX_SPACE=%s "
+                 "-DHEAD_DIM=16 "
                  "-DN_HEADS=1 -DN_KV_HEADS=1 -DROPE_DIMS=16 -DSCORE_SCALE=1 -DDECODE_TILE=16 "
                  "-DQKV_DIMS=48 -DX_STRIDE=16 -DACT_STRIDE=16 -DLOGITS_STRIDE=16 -DNORM_HEADS=0 "
                  "-DNORM_BRANCHES=0",
-                 CLDEVICE_GROUP_ITEMS, prefill ? "__local" : "__global");
+                 CLDEVICE_GROUP_ITEMS, device.product_items,
+                 prefill ? "__local -DX_QUADS" : "__global");
     if (asprintf(&source, "%s%s%s%s%s", gpu_worker_shared_cl, gpu_worker_product_cl, part[0],
                  part[1], part[2]) < 0)
         fail_msg("no memory");
@@ -138,6 +143,15 @@ static cl_program program_for(bool prefill, int dot, const uint32_t *of)
         fail_msg("%s", why.text);
     free(source);
     return *program;
+}
+
+static void forget_programs(void)
+{
+    enum { EACH = sizeof *programs / sizeof **programs };
+    for (int i = 0; i < 2 * EACH; i++)
+        if (programs[i / EACH][i % EACH])
+            clReleaseProgram(programs[i / EACH][i % EACH]);
+    memset(programs, 0, sizeof programs);
 }
 
 /* The best that product.cl has for this processor. */
@@ -325,7 +339,7 @@ static void prefill_rows(const struct problem *p, int dot, float *y)
     bool groups = dot == GROUPS;
     RUN(program, "quantise_rows", groups ? tiles * TILE : tiles, p->k / 32, 1, NUMBER(0), MEM(a),
         NUMBER(p->k), NUMBER(p->k), MEM(q));
-    RUN(program, "gemm_store", groups ? (tiles + SLICES - 1) / SLICES : tiles, p->panels / 2,
+    RUN(program, "gemm_store", groups ? (tiles + TILES - 1) / TILES : tiles, p->panels / 2,
         groups ? CLDEVICE_GROUP_ITEMS : 1, NUMBER(0), MEM(a), NUMBER(p->k), MEM(q), MEM(w),
         NUMBER(p->k), NUMBER(p->rows), MEM(out), NUMBER(stride));
     assert_int_equal(
@@ -340,7 +354,7 @@ static void prefill_rows(const struct problem *p, int dot, float *y)
 /* The same by decode's, of rows first .. first + n - 1. */
 static void decode_rows(const struct problem *p, int dot, uint32_t first, uint32_t n, float *y)
 {
-    uint32_t stride = p->panels * 16, words = 1024 / 4 + 1024 / 32 * 5;
+    uint32_t stride = p->panels * 16, words = QUANT_WORDS;
     cl_program program = program_for(false, dot, p->types);
     cl_mem x = buffer(4ull * n * p->k, p->x + (size_t)first * p->k),
            q = buffer(4ull * words * n, NULL), w = buffer(p->matrix_bytes, p->matrix),
@@ -349,7 +363,7 @@ static void decode_rows(const struct problem *p, int dot, uint32_t first, uint32
     if (dot == GROUPS) {
         RUN(program, "quantise_rows", n * ((p->k / 32 + 15) / 16), 1, CLDEVICE_GROUP_ITEMS, MEM(x),
             MEM(g), NUMBER(p->k), MEM(q));
-        RUN(program, "decode_rows", p->panels, 1, CLDEVICE_GROUP_ITEMS, MEM(x), MEM(g), NUMBER(n),
+        RUN(program, "decode_rows", p->panels, 1, device.product_items, MEM(x), MEM(g), NUMBER(n),
             NUMBER(p->k), MEM(q), MEM(w), MEM(out), NUMBER(stride));
     } else {
         RUN(program, "decode_rows", 1, 1, 1, MEM(x), MEM(g), NUMBER(n), NUMBER(p->k), MEM(q),
@@ -494,10 +508,26 @@ static void work_groups_give_what_c_gets(void **state)
     (void)state;
     print_message("seed %llu\n", (unsigned long long)seed);
     for (uint32_t i = 0; i < N_QUANTISED; i++) {
-        uint32_t type = quantised_types[i], k = block_format(type)->items == 256 ? 512 : 32 * 19;
+        uint32_t type = quantised_types[i], k = block_format(type)->items == 256 ? 1280 : 32 * 35;
         check_prefill(type, type, k, 1 + 17 * i, 40, GROUPS);
         check_decode(type, type, k, 1 + i % 7, 40, GROUPS, i % 2);
     }
+}
+
+/* A device may take no group of more than 128. */
+static void small_groups_give_what_c_gets(void **state)
+{
+    uint32_t most = device.product_items;
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    forget_programs();
+    device.product_items = CLDEVICE_GROUP_ITEMS;
+    for (uint32_t i = 0; i < N_QUANTISED; i++) {
+        uint32_t type = quantised_types[i], k = block_format(type)->items == 256 ? 512 : 32 * 19;
+        check_decode(type, type, k, 1 + i % 7, 40, GROUPS, i % 2);
+    }
+    forget_programs();
+    device.product_items = most;
 }
 
 /* Runs of two types, whose border is no pair of panels; with types that are not quantised. */
@@ -545,10 +575,7 @@ static int open_device(void **state)
 static int close_device(void **state)
 {
     (void)state;
-    enum { EACH = sizeof *programs / sizeof **programs };
-    for (int i = 0; i < 2 * EACH; i++)
-        if (programs[i / EACH][i % EACH])
-            clReleaseProgram(programs[i / EACH][i % EACH]);
+    forget_programs();
     clReleaseCommandQueue(queue);
     cldevice_close(&device);
     return 0;
@@ -562,6 +589,7 @@ int main(void)
         cmocka_unit_test(every_way_to_multiply_gives_the_same),
         cmocka_unit_test(the_largest_sums_fit_their_integers),
         cmocka_unit_test(work_groups_give_what_c_gets),
+        cmocka_unit_test(small_groups_give_what_c_gets),
         cmocka_unit_test(types_may_be_mixed),
         cmocka_unit_test(panels_cost_what_the_file_costs),
     };

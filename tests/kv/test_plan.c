@@ -58,10 +58,10 @@ static void gpu_bytes_worked_by_hand(void **state)
     /* 1000 + 200 tokens: k = 120; hidden and angles 1000 * (64 + 8) * 4; one layer of 1024 keys, 4
      * heads of 8 and 16 halfs; chunk of 115 rows: 64 + 128 + 64 + 64 + 192 floats, 192 int8 with
      * 6 * 5 words (78), and two entries; decode: 2 * 64 + 32 + 8 + 2 * 80 + 192 + 512 + 2 * 78
-     * floats, partial 8 * 32, uploads of 256 * 132; 5 slots of 128 + 96 and 4096; 120 slots of 5 *
+     * floats, partial 8 * 32, uploads of 1024 * 132; 5 slots of 128 + 96 and 4096; 120 slots of 5 *
      * 128 + 4 + 8 * 32 * 4 / 128 */
     uint64_t expected = 288000 + 2 * 1024 * 4 * 24 + 115 * (4 * 590 + 256) + 4 * (1188 + 256) +
-                        256 * 132 + 5 * 224 + 4096 + 120 * 652;
+                        1024 * 132 + 5 * 224 + 4096 + 120 * 652;
     assert_int_equal(kv_plan_gpu_bytes(&in, 1000, 200), expected);
     /* each further sequence: slots, a row of scratch with its fresh entry and roundings */
     in.n_sequences = 1;
