@@ -5,9 +5,9 @@
  *
  * Products: a group of PRODUCT_ITEMS items has a panel of 16 outputs. A slice, 16 items side by
  * side, reads 16 words side by side of the panel as pack.h lays it out; slice i takes the parts of
- * 32 values (of F32, F16, BF16: the values) i, i + SLICES, ... of the sum. The slices' sums are added
- * in local memory, in their order. A weight is read and unpacked once for AT_ONCE rows; for what
- * is left of the rows, once a row.
+ * 32 values (of F32, F16, BF16: the values) i, i + SLICES, ... of the sum. The slices' sums are
+ * added in local memory, in their order. A weight is read and unpacked once for AT_ONCE rows; for
+ * what is left of the rows, once a row.
  * Attention: a group has a tile of a row's list and up to GROUP_HEADS heads of one KV head.
  * Every order of sums is fixed by shapes and the list's length: a row's bits do not depend on the
  * rows beside it, nor on when a group runs. Norms of rows are in `partial` from a phase that
