@@ -165,8 +165,8 @@ static cl_program build_program(struct engine *e, enum program program, int dot,
     return built;
 }
 
-/* One GPU's compiler has built the kernels of work groups (docs/gpu.md): who meets one that does not
- * is told of a way. */
+/* One GPU's compiler has built the kernels of work groups (docs/gpu.md): who meets one that does
+ * not is told of a way. */
 static int name_the_others(struct hill_why *why)
 {
     const struct hill_why said = *why;
