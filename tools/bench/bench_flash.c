@@ -531,11 +531,13 @@ static double cpu_seconds(void)
     return seconds;
 }
 
-/* A round of each method that is asked for; the agent always is. */
+/* A round of each method that is asked for; the agent always is. Each round begins with another one:
+ * what a method finds in caches below the file system depends on the one before it. */
 static void measure(const struct bench_options *options, uint32_t round, bool fio,
                     const struct method *list, uint32_t n, struct taken *taken)
 {
-    for (uint32_t m = 0; m < n; m++) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t m = (i + round - 1) % n;
         if (((list[m].read == read_fio || list[m].read == read_entries_fio) && !fio) ||
             (m > 0 && !bench_is_asked("TESTS", list[m].name)))
             continue;
