@@ -531,8 +531,8 @@ static double cpu_seconds(void)
     return seconds;
 }
 
-/* A round of each method that is asked for; the agent always is. Each round begins with another one:
- * what a method finds in caches below the file system depends on the one before it. */
+/* A round of each method that is asked for; the agent always is. Each round begins with another
+ * one: what a method finds in caches below the file system depends on the one before it. */
 static void measure(const struct bench_options *options, uint32_t round, bool fio,
                     const struct method *list, uint32_t n, struct taken *taken)
 {
