@@ -53,7 +53,8 @@ void shm_arena_finish(struct shm_arena *arena);
 /* Owner: take count slots (all or none): 0 or HILL_E_WOULD_BLOCK. Their contents are not cleared.
  */
 int shm_arena_take(struct shm_arena *arena, uint32_t count, uint32_t *slots);
-/* Owner: give slots back; bumps their generations. Giving a free slot or none of
+/* Owner: give slots back; bumps their generations. Those of one call are taken again in the order
+ * in which they are given: slots side by side stay so. Giving a free slot or none of
  * the arena is a bug (abort). */
 void shm_arena_give(struct shm_arena *arena, uint32_t count, const uint32_t *slots);
 

@@ -68,6 +68,24 @@ static void slots_are_apart_and_inside(void **state)
     free(memory);
 }
 
+/* Entries side by side cross to a GPU as one piece. */
+static void what_is_given_is_taken_in_its_order(void **state)
+{
+    enum { N = 5 };
+    (void)state;
+    uint64_t space;
+    struct shm_arena owner;
+    uint32_t first[N], again[N];
+    void *memory = make_arena(&space);
+    assert_int_equal(shm_arena_own(&owner, memory, space), 0);
+    assert_int_equal(shm_arena_take(&owner, N, first), 0);
+    shm_arena_give(&owner, N, first);
+    assert_int_equal(shm_arena_take(&owner, N, again), 0);
+    assert_memory_equal(first, again, sizeof first);
+    shm_arena_finish(&owner);
+    free(memory);
+}
+
 /* What the owner should know: which slots are out, and how often each came back. */
 static void taking_and_giving_follow_the_model(void **state)
 {
@@ -204,6 +222,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_checked),
         cmocka_unit_test(slots_are_apart_and_inside),
+        cmocka_unit_test(what_is_given_is_taken_in_its_order),
         cmocka_unit_test(taking_and_giving_follow_the_model),
         cmocka_unit_test(a_new_owner_starts_free_with_new_generations),
         cmocka_unit_test(damaged_headers_are_refused),
