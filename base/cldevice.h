@@ -23,7 +23,7 @@
 /* What has_groups asks for. */
 #define CLDEVICE_GROUP_ITEMS 128u
 #define CLDEVICE_LOCAL_BYTES (32u << 10)
-/* Of a group whose items share a sum, where the device takes as many. */
+/* Work items of a group that share one sum, where the device takes a group of so many. */
 #define CLDEVICE_PRODUCT_ITEMS 512u
 
 struct cldevice {
@@ -36,8 +36,8 @@ struct cldevice {
                          * memory, and both see what the other wrote once a launch is over */
     bool own_memory;    /* apart from the host's: neither a CPU nor beside one in its memory */
     bool has_groups;    /* a GPU with local memory and work groups as kernels for GPUs take them */
-    bool dp4a;          /* an NVIDIA GPU of compute capability 6.1 on: its PTX multiplies 4 bytes */
-    bool rounds_right;  /* not a CPU; its division and square root can be rounded correctly */
+    bool dp4a; /* an NVIDIA GPU from compute capability 6.1 on, which has this instruction */
+    bool rounds_right;      /* not a CPU; its division and square root can be rounded correctly */
     uint32_t product_items; /* CLDEVICE_PRODUCT_ITEMS, or CLDEVICE_GROUP_ITEMS */
     uint32_t compute_units;
     uint32_t vector_floats; /* lanes of the device's own vectors of F32: 8 with AVX2 */

@@ -34,23 +34,6 @@
     }
 #endif
 
-#define KERNEL __kernel __attribute__((reqd_work_group_size(GROUP_ITEMS, 1, 1))) void
-
-/* Of a value of each of 16 items, in the order of add_lanes. scratch [16] */
-static float lanes_sum(float v, __local float *scratch)
-{
-    SYNC; /* what was there has been read */
-    if (ITEM < 16)
-        scratch[ITEM] = v;
-    for (uint n = 8; n > 0; n /= 2) {
-        SYNC;
-        if (ITEM < n)
-            scratch[ITEM] += scratch[ITEM + n];
-    }
-    SYNC;
-    return scratch[0];
-}
-
 /* 1 / sqrt(mean((x - mean)^2) + eps) of k values: with mean 0 the bits of rms_factor, since int8
  * activations are made of what this scales. */
 static float factor_of(__global const float *from, uint k, float mean, float eps,
@@ -59,7 +42,7 @@ static float factor_of(__global const float *from, uint k, float mean, float eps
     float square = 0.0f;
     for (uint i = ITEM; ITEM < 16 && i < k; i += 16)
         square = fma(from[i] - mean, from[i] - mean, square);
-    return 1.0f / sqrt(lanes_sum(square, scratch) / (float)k + eps);
+    return 1.0f / sqrt(group_sum(square, 16, scratch) / (float)k + eps);
 }
 
 KERNEL norm_rows(uint index0, __global const float *x, uint stride, uint first_row,
@@ -73,7 +56,7 @@ KERNEL norm_rows(uint index0, __global const float *x, uint stride, uint first_r
 #if LAYER_NORM
     for (uint i = ITEM; ITEM < 16 && i < k; i += 16)
         mean += from[i];
-    mean = lanes_sum(mean, scratch) / (float)k;
+    mean = group_sum(mean, 16, scratch) / (float)k;
 #endif
     float factor = factor_of(from, k, mean, eps, scratch);
     for (uint i = ITEM; i < k; i += GROUP_ITEMS)

@@ -16,22 +16,7 @@
 #define SLICES  (PRODUCT_ITEMS / 16)
 #define SLICE   (get_local_id(0) / 16)
 #define AT_ONCE 4
-#define KERNEL  __kernel __attribute__((reqd_work_group_size(GROUP_ITEMS, 1, 1))) void
 #define PRODUCT __kernel __attribute__((reqd_work_group_size(PRODUCT_ITEMS, 1, 1))) void
-
-/* Of a value of each item, to all of them; scratch [GROUP_ITEMS]. */
-static float group_sum(float v, __local float *scratch)
-{
-    SYNC; /* what was there has been read */
-    scratch[ITEM] = v;
-    for (uint n = GROUP_ITEMS / 2; n > 0; n /= 2) {
-        SYNC;
-        if (ITEM < n)
-            scratch[ITEM] += scratch[ITEM + n];
-    }
-    SYNC;
-    return scratch[0];
-}
 
 /* ---- uploads ---- */
 
@@ -221,11 +206,11 @@ static void find_norm(const struct step *s, uint r, uint k, __local float *scrat
 #if LAYER_NORM
     for (uint i = ITEM; i < k; i += GROUP_ITEMS)
         mean += x[i];
-    mean = group_sum(mean, scratch) / (float)k;
+    mean = group_sum(mean, GROUP_ITEMS, scratch) / (float)k;
 #endif
     for (uint i = ITEM; i < k; i += GROUP_ITEMS)
         square = fma(x[i] - mean, x[i] - mean, square);
-    float factor = 1.0f / sqrt(group_sum(square, scratch) / (float)k + s->eps);
+    float factor = 1.0f / sqrt(group_sum(square, GROUP_ITEMS, scratch) / (float)k + s->eps);
     if (ITEM == 0) {
         s->partial[2 * r] = factor;
         s->partial[2 * r + 1] = mean * factor;
@@ -506,7 +491,7 @@ KERNEL join_groups(STEP_PARAMETERS)
     float square = 0.0f;
     for (uint i = ITEM; i < k; i += GROUP_ITEMS)
         square = fma(from[i], from[i], square);
-    float factor = 1.0f / sqrt(group_sum(square, scratch) / (float)k + s.eps);
+    float factor = 1.0f / sqrt(group_sum(square, GROUP_ITEMS, scratch) / (float)k + s.eps);
     for (uint i = ITEM; i < k; i += GROUP_ITEMS)
         s.x[r * X_STRIDE + i] += from[i] * factor * g[i];
 }
@@ -520,7 +505,7 @@ KERNEL heads_groups(STEP_PARAMETERS)
     float square = 0.0f;
     for (uint i = ITEM; i < HEAD_DIM; i += GROUP_ITEMS)
         square = fma(h.from[i], h.from[i], square);
-    float factor = 1.0f / sqrt(group_sum(square, scratch) / (float)HEAD_DIM + s.eps);
+    float factor = 1.0f / sqrt(group_sum(square, GROUP_ITEMS, scratch) / (float)HEAD_DIM + s.eps);
     barrier(CLK_GLOBAL_MEM_FENCE); /* all have read what is overwritten now */
     for (uint i = 2 * ITEM; i < HEAD_DIM; i += 2 * GROUP_ITEMS)
         finish_pair(h, factor, i);

@@ -10,7 +10,6 @@
  */
 #define TILES      (GROUP_ITEMS / 16)
 #define BLOCK_ROWS (TILES * ROWS)
-#define KERNEL     __kernel __attribute__((reqd_work_group_size(GROUP_ITEMS, 1, 1))) void
 #define QUANT_TILE(k)                                                                              \
     ((size_t)ROWS *                                                                                \
      ((k) / 4 +                                                                                    \

@@ -64,8 +64,25 @@ static float max_lanes(float16 v)
 }
 
 #ifdef GROUP_ITEMS /* of a work group */
-#define ITEM get_local_id(0)
-#define SYNC barrier(CLK_LOCAL_MEM_FENCE)
+#define ITEM   get_local_id(0)
+#define SYNC   barrier(CLK_LOCAL_MEM_FENCE)
+#define KERNEL __kernel __attribute__((reqd_work_group_size(GROUP_ITEMS, 1, 1))) void
+
+/* The sum of a value of each of the group's first `items` work items, a power of two, for all of
+ * the group; with 16 in the order of add_lanes. scratch [items] */
+static float group_sum(float v, uint items, __local float *scratch)
+{
+    SYNC; /* what was there has been read */
+    if (ITEM < items)
+        scratch[ITEM] = v;
+    for (uint n = items / 2; n > 0; n /= 2) {
+        SYNC;
+        if (ITEM < n)
+            scratch[ITEM] += scratch[ITEM + n];
+    }
+    SYNC;
+    return scratch[0];
+}
 #endif
 
 /* RMS norm's factor 1 / sqrt(mean(x^2) + eps) of k values, padded with zeros to whole vectors. */
