@@ -153,7 +153,7 @@ struct core {
     struct scorer_io io;
     struct scorer_hooks hooks;
     struct tiers tiers;
-    bool mends; /* nothing but entries is kept of a sequence: single ones can be made again */
+    bool mends; /* single entries can be made again (evaluator.h) */
     struct score_pool *pool;
     const struct query *scored; /* whose job the pool's threads have; NULL: nobody's */
     struct sequence *sequences; /* [n_sequences] */

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "cpu_scorer/key_sample.h"
 
 #define TUPLES_AT_ONCE 512u
 
@@ -21,6 +22,16 @@ static struct digest_evaluator *of(struct evaluator *e)
 }
 
 /* ---- tokens --------------------------------------------------------------------------------- */
+
+int digest_adopt(struct evaluator *e, const struct sequence *s)
+{
+    return key_sample_adopt(e->core, s);
+}
+
+void digest_look(struct evaluator *e, const struct sequence *s, const struct record_append *r)
+{
+    key_sample_look(e->core, s, r);
+}
 
 static void make_plane(struct evaluator *e, const struct sequence *s, uint32_t layer,
                        const struct plane_source *from, uint8_t *plane)
@@ -53,8 +64,8 @@ struct digest_row *digest_open(struct digest_evaluator *e, struct query *q)
     for (uint32_t d = 0; d < e->base.agent->n_drives; d++)
         row->drives[d].expected =
             t->cold.lists[tiers_part(t, q->sequence->index, q->header.layer, d)].committed;
-    kv_digest_query(&e->base.core->config.geometry, q->sequence->settings.importance, q->vector,
-                    row->mantissas, row->shifts);
+    row->digest = key_sample_query(e->base.core, q->sequence, q->header.layer, q->vector,
+                                   q->n_tokens, row->digest_bytes);
     row->query = q;
     row->cold_expected =
         cold_map_committed(&t->cold, tiers_list(t, q->sequence->index, q->header.layer));
@@ -83,7 +94,8 @@ static int relay_to(struct digest_row *e, uint32_t drive)
     const struct core *c = e->evaluator->base.core;
     const struct kv_geometry *g = &c->config.geometry;
     const struct query *q = e->query;
-    uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g);
+    uint32_t bytes =
+        (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g, e->digest.importance);
     void *payload;
     int rc = agent_reserve(agent_of(e), drive, odd(bytes), &payload);
     if (rc != 1)
@@ -91,11 +103,10 @@ static int relay_to(struct digest_row *e, uint32_t drive)
     struct record_agent_query *r = payload;
     *r = (struct record_agent_query){.header = q->header,
                                      .query_id = q->id,
-                                     .importance = q->sequence->settings.importance,
+                                     .importance = e->digest.importance,
                                      .block_tokens = c->config.block_tokens,
                                      .expected = e->drives[drive].expected};
-    memcpy(r + 1, e->mantissas, kv_key_dims(g));
-    memcpy((uint8_t *)(r + 1) + kv_key_dims(g), e->shifts, g->n_kv_heads);
+    memcpy(r + 1, e->digest_bytes, bytes - sizeof *r);
     agent_publish(agent_of(e), drive, RING_COMMAND, RECORD_AGENT_QUERY, bytes);
     e->drives[drive].relayed = true;
     e->relayed_ns = clock_now_ns();
@@ -235,7 +246,7 @@ struct score_job digest_job(const struct digest_row *e, const uint32_t *blocks, 
     const struct core *c = e->evaluator->base.core;
     return (struct score_job){
         .geometry = &c->config.geometry,
-        .query = {e->mantissas, e->shifts, e->query->sequence->settings.importance},
+        .query = e->digest,
         .digests = c->tiers.hkm.digests,
         .blocks = blocks,
         .n_blocks = n_blocks,
@@ -438,9 +449,8 @@ static int create_rows(struct digest_evaluator *e)
     for (uint32_t i = 0; e->rows && i < c->rows; i++) {
         struct digest_row *row = &e->rows[i];
         row->evaluator = e;
-        row->mantissas = calloc(kv_key_dims(&c->geometry), 1);
-        row->shifts = calloc(c->geometry.n_kv_heads, 1);
-        if (!row->mantissas || !row->shifts)
+        row->digest_bytes = calloc(kv_query_bytes_max(&c->geometry), 1);
+        if (!row->digest_bytes)
             return HILL_E_NOMEM;
     }
     return e->rows ? 0 : HILL_E_NOMEM;
@@ -463,10 +473,8 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
 static void destroy(struct evaluator *base)
 {
     struct digest_evaluator *e = of(base);
-    for (uint32_t i = 0; e->rows && i < base->core->config.rows; i++) {
-        free(e->rows[i].mantissas);
-        free(e->rows[i].shifts);
-    }
+    for (uint32_t i = 0; e->rows && i < base->core->config.rows; i++)
+        free(e->rows[i].digest_bytes);
     free(e->rows);
     free(e->blocks);
     free(e->scores);
@@ -480,12 +488,15 @@ static uint64_t private_bytes(const struct evaluator *base)
     const struct core *c = base->core;
     return (uint64_t)core_blocks_max(c) *
                (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t)) +
-           c->config.rows * (sizeof(struct digest_row) + kv_query_bytes(&c->config.geometry));
+           c->config.rows * (sizeof(struct digest_row) + kv_query_bytes_max(&c->config.geometry));
 }
 
 const struct evaluator_ops evaluate_digest = {.create = create,
                                               .destroy = destroy,
                                               .bytes = private_bytes,
+                                              .mends = true,
+                                              .adopt = digest_adopt,
+                                              .look = digest_look,
                                               .plane = make_plane,
                                               .rows = UINT32_MAX,
                                               .begin = begin,

@@ -18,8 +18,8 @@ enum digest_stage { DIGEST_RELAY, DIGEST_THREADS, DIGEST_HOT, DIGEST_CPU, DIGEST
 struct digest_row {
     struct digest_evaluator *evaluator;
     struct query *query; /* NULL: none. Between two nothing of it is left. */
-    int8_t *mantissas;   /* of the query's digest */
-    uint8_t *shifts;
+    void *digest_bytes;  /* of the query: kv_query_put */
+    struct kv_query digest;
     uint32_t cold_expected, cold_scored; /* on all drives */
     bool cold_done;                      /* every completion has arrived */
     int status;
@@ -43,6 +43,10 @@ struct digest_evaluator {
     uint32_t *blocks; /* [core_blocks_max] */
     uint16_t *scores; /* [core_blocks_max][64] */
 };
+
+/* For every evaluator of digests: the sample of keys (key_sample.h). */
+int digest_adopt(struct evaluator *e, const struct sequence *s);
+void digest_look(struct evaluator *e, const struct sequence *s, const struct record_append *r);
 
 /* Digest the query, of q's sequence and layer, in q's place. */
 struct digest_row *digest_open(struct digest_evaluator *e, struct query *q);

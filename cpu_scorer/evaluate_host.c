@@ -16,6 +16,7 @@
 #include "cpu_scorer/cached_digests.h"
 #include "cpu_scorer/evaluate_digest.h"
 #include "cpu_scorer/key_reader.h"
+#include "cpu_scorer/key_sample.h"
 
 #define RUN_GROUPS (KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS) /* of a run at most */
 
@@ -27,8 +28,8 @@ struct cached_run {
 struct host_evaluator {
     struct key_reader reader;
     struct cached_digests cache;
-    int8_t *mantissas; /* of the query's digest */
-    uint8_t *shifts;
+    void *digest_bytes; /* of the query: kv_query_put */
+    struct kv_query digest;
     struct cached_run *runs; /* of the query: [runs_max] */
     uint32_t n_runs, n_cached;
     _Atomic uint32_t scored; /* tokens of the query; relaxed: the pool's end orders it */
@@ -82,10 +83,9 @@ static void score_tokens(struct host_evaluator *e, const uint8_t *groups, uint32
 {
     const struct scorer_config *c = &e->reader.base.core->config;
     const struct query *q = e->reader.query;
-    const struct kv_query digest = {e->mantissas, e->shifts, q->sequence->settings.importance};
     uint16_t scores[KV_HOT_BLOCK_TOKENS];
     uint32_t scored = 0;
-    c->score(&c->geometry, &digest, groups, n, scores);
+    c->score(&c->geometry, &e->digest, groups, n, scores);
     for (uint32_t i = 0; i < n; i++)
         if (positions[i] < q->n_tokens) { /* COLD_NONE and HKM_NO_POSITION are not */
             e->reader.scores[positions[i]] = scores[i];
@@ -201,7 +201,8 @@ static void begin(struct evaluator *base, struct query *q)
 {
     struct host_evaluator *e = of(base);
     const struct kv_geometry *g = &base->core->config.geometry;
-    kv_digest_query(g, q->sequence->settings.importance, q->vector, e->mantissas, e->shifts);
+    e->digest = key_sample_query(base->core, q->sequence, q->header.layer, q->vector, q->n_tokens,
+                                 e->digest_bytes);
     e->all_scored = false;
     atomic_store_explicit(&e->scored, 0, memory_order_relaxed /* see the struct */);
     e->n_runs = e->n_cached = 0;
@@ -262,11 +263,10 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
         return HILL_E_NOMEM;
     e->reader.base = (struct evaluator){&evaluate_host, core, agent};
     *out = &e->reader.base;
-    e->mantissas = calloc(kv_query_bytes(&core->config.geometry), 1);
+    e->digest_bytes = calloc(kv_query_bytes_max(&core->config.geometry), 1);
     e->runs = calloc(runs_max(core), sizeof *e->runs);
-    if (!e->mantissas || !e->runs)
+    if (!e->digest_bytes || !e->runs)
         return HILL_E_NOMEM;
-    e->shifts = (uint8_t *)e->mantissas + kv_key_dims(&core->config.geometry);
     int rc = key_reader_create(&e->reader, runs_max(core), evaluate, scores_of);
     return rc ? rc
               : cached_digests_create(&e->cache, &core->config.geometry,
@@ -279,7 +279,7 @@ static void destroy(struct evaluator *base)
     struct host_evaluator *e = of(base);
     cached_digests_destroy(&e->cache);
     key_reader_destroy(&e->reader);
-    free(e->mantissas);
+    free(e->digest_bytes);
     free(e->runs);
     free(e);
 }
@@ -288,13 +288,17 @@ static uint64_t private_bytes(const struct evaluator *base)
 {
     const struct host_evaluator *e = of(base);
     return key_reader_bytes(&e->reader) + cached_digests_bytes(&e->cache) +
-           runs_max(base->core) * sizeof *e->runs + kv_query_bytes(&base->core->config.geometry);
+           runs_max(base->core) * sizeof *e->runs +
+           kv_query_bytes_max(&base->core->config.geometry);
 }
 
 const struct evaluator_ops evaluate_host = {.create = create,
                                             .destroy = destroy,
                                             .bytes = private_bytes,
+                                            .mends = true,
                                             .open = open_sequence,
+                                            .adopt = digest_adopt,
+                                            .look = digest_look,
                                             .plane = make_plane,
                                             .begin = begin,
                                             .step = step,

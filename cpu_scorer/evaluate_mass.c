@@ -87,6 +87,8 @@ static uint64_t check_columns(const struct mass_evaluator *e, const uint16_t *co
 
 static void look(struct evaluator *base, const struct sequence *s, const struct record_append *r)
 {
+    if (r->first != 0)
+        return;
     uint32_t n = r->n_tokens < KV_PARTIAL_TOKENS ? r->n_tokens : KV_PARTIAL_TOKENS;
     uint16_t *columns = columns_of(of(base), s->index, r->header.layer);
     kv_partial_columns(&base->core->config.geometry, (const uint16_t *)(const void *)(r + 1),

@@ -43,13 +43,14 @@ struct evaluator_ops { /* what is NULL has nothing to do */
     int (*create)(struct evaluator **out, struct core *core, struct agent *agent);
     void (*destroy)(struct evaluator *e);
     uint64_t (*bytes)(const struct evaluator *e); /* private, part of M_0 */
+    bool mends; /* nothing depends on when a token came: a single damaged one can be made again */
 
     void (*open)(struct evaluator *e, const struct sequence *s); /* a sequence begins */
     /* It is an earlier scorer's, with the tokens that its layers have, as of its newest step: is
      * what is kept of them beside their entries (kv_plan_state_bytes) what it was then?
      * HILL_E_DAMAGED, HILL_E_UNSUPPORTED: it begins anew. */
     int (*adopt)(struct evaluator *e, const struct sequence *s);
-    /* the first tokens of a layer are in this record, and none is placed yet */
+    /* the tokens of this record are whole, and none of them is placed yet */
     void (*look)(struct evaluator *e, const struct sequence *s, const struct record_append *r);
     /* tokens were placed, in order */
     void (*append)(struct evaluator *e, const struct sequence *s, uint32_t layer, uint32_t first,

@@ -90,7 +90,7 @@ static int take_append(struct intake *in, const struct record_append *r)
     uint32_t entry_bytes = in->core->tiers.hkm.entry_bytes;
     int moved = 0;
     FAULT_POINT(cpu_scorer, append, taken);
-    if (e->ops->look && r->first == 0 && in->done == 0)
+    if (e->ops->look && in->done == 0)
         e->ops->look(e, s, r);
     while (in->done < r->n_tokens) {
         uint32_t first = r->first + in->done;

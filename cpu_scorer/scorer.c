@@ -62,7 +62,7 @@ int scorer_create(struct scorer **out, const struct scorer_config *config,
     drain_init(&p->drain, &p->core, &p->agent, &p->carry);
     if (config->drains)
         drain_begin(&p->drain, 0);
-    p->core.mends = !p->evaluator->ops->adopt;
+    p->core.mends = p->evaluator->ops->mends;
     adoption_find(&p->core);
     requests_init(&p->requests, &p->core, &p->agent, &p->demotions, p->evaluator);
     p->intake = (struct intake){.core = &p->core,

@@ -6,7 +6,8 @@
  * only, so that no order of additions matters. Source: paper 4.4 (raw inner product, the query
  * held, the keys streamed). Digests lie in groups of sixteen tokens (kv/group.h): words of four
  * mantissas, or of eight nibbles, sixteen tokens' words side by side. Built with -D KV_HEADS,
- * HEAD_DIM, HEAD_WORDS, BITS (of a mantissa), LANES, TASK and CAST, for one of these forms:
+ * QUERY_HEADS (of a KV head), HEAD_DIM, HEAD_WORDS, BITS (of a mantissa), LANES, TASK and CAST, for
+ * one of these forms:
  *     score_keys, LANES 16   an item scores a group's tokens side by side in vectors, as CPUs like
  *     score_keys, LANES 1    a token an item, so that neighbouring items read neighbouring words
  *     score_task, TASK 1     one item scores all runs, as FPGAs like it: a loop that takes 64 bytes
@@ -95,10 +96,33 @@ ints words_products(uints key, char4 query)
 #endif
 
 /* unsigned, modulo 64: a damaged exponent gives the reference's wrong score */
-ulongs head_term(ints product, uchars exponent, uchar query_shift)
+ulongs term_of(ints product, uchars exponent, uchar query_shift, ulong offset)
 {
     uints shift = CONVERT_UINTS(exponent) + query_shift;
-    return AS_ULONGS(CONVERT_LONGS(product)) << CONVERT_ULONGS(shift & 63u);
+    return (AS_ULONGS(CONVERT_LONGS(product)) << CONVERT_ULONGS(shift & 63u)) - offset;
+}
+
+/* Terms of a KV head (kv/score.h): its query heads, or one. */
+uint terms_of_head(uint importance)
+{
+    return importance == 3 ? QUERY_HEADS : 1;
+}
+
+/* The parts of a query as devices take it (kv_query_send). */
+#define TERM_BYTES (HEAD_WORDS * 32 / BITS)
+struct query_parts {
+    const global ulong *offsets;
+    const global char *words;
+    const global uchar *shifts;
+};
+
+struct query_parts parts_of(const global uchar *query, uint terms)
+{
+    struct query_parts parts;
+    parts.offsets = (const global ulong *)query;
+    parts.words = (const global char *)(query + terms * sizeof(ulong));
+    parts.shifts = query + terms * (sizeof(ulong) + TERM_BYTES);
+    return parts;
 }
 
 /* kv_score16: sign, exponent, 9 bits of mantissa; monotone. */
@@ -127,8 +151,10 @@ void write_scores(longs value, uint n, global ushort *scores)
 /*
  * digests     a batch as read from flash: digests, or (CAST) keys
  * runs        x: byte where the run's first group starts, y: its slots, z: index of its first score
- * query       mantissas [KV_HEADS][HEAD_WORDS][32 / BITS], then shifts [KV_HEADS]
- * importance  enum kv_importance: 0 the sum over heads, else the maximum
+ * query       from an 8-byte boundary on: offsets [terms], mantissas [terms][HEAD_WORDS][32 /
+ *             BITS], shifts [terms]
+ * importance  enum kv_importance: 0 the sum over terms, else the maximum; terms are KV heads, or
+ *             (3) query heads
  * scores      [slots of the batch]
  * n_runs      of score_task; score_keys has a work-group for each run
  */
@@ -139,7 +165,6 @@ void write_scores(longs value, uint n, global ushort *scores)
 #define TOP_BITS     (BITS == 8 ? 6 : 2) /* MANTISSA_MAX is less than 2^(TOP_BITS + 1) */
 /* its fraction in FP32: 127 is 1.984375 * 2^6, 7 is 1.75 * 2^2 */
 #define TOP_FRACTION (BITS == 8 ? 0x7e0000 : 0x600000)
-#define HEAD_PADDED  (HEAD_WORDS * 32 / BITS) /* of a query */
 
 /* Sixteen values of a head from d on, as bits; behind its end there are zeros. */
 ushort16 load_halfs(const global ushort *head, uint d)
@@ -210,18 +235,21 @@ int head_cast_product(const global ushort *head, const global char *query, float
 
 ushort cast_score(const global ushort *key, const global uchar *query, uint importance)
 {
-    const global char *words = (const global char *)query;
-    const global uchar *shifts = query + KV_HEADS * HEAD_PADDED;
+    const uint share = terms_of_head(importance);
+    const struct query_parts parts = parts_of(query, KV_HEADS * share);
     ulong sum = 0;
     long maximum = LONG_MIN;
     for (uint h = 0; h < KV_HEADS; h++) {
         const global ushort *head = key + h * HEAD_DIM;
         int exponent = exponent_of(largest_of(head));
-        int product =
-            head_cast_product(head, words + h * HEAD_PADDED, as_float((127 - exponent) << 23));
-        ulong term = head_term(product, (uchar)(exponent - EXPONENT_MIN), shifts[h]);
-        sum += term;
-        maximum = max(maximum, (long)term);
+        for (uint t = h * share; t < (h + 1) * share; t++) {
+            int product = head_cast_product(head, parts.words + t * TERM_BYTES,
+                                            as_float((127 - exponent) << 23));
+            ulong term = term_of(product, (uchar)(exponent - EXPONENT_MIN), parts.shifts[t],
+                                 parts.offsets[t]);
+            sum += term;
+            maximum = max(maximum, (long)term);
+        }
     }
     return score16(importance == 0 ? (long)sum : maximum);
 }
@@ -255,31 +283,37 @@ kernel void score_keys(const global uchar *digests, const global uint4 *runs,
 /* Of each token of the group that streams past. */
 struct group {
     uint exponents[EXPONENT_BEATS * 16];
-    ints product; /* of the head */
+    ints product[QUERY_HEADS]; /* of the head's terms */
     ulongs sum;
     longs maximum;
 };
 
-void add_head(struct group *group, uint head, uchar query_shift)
+void add_term(struct group *group, uint head, ints product, bool first, uchar query_shift,
+              ulong offset)
 {
     uchars exponent = as_uchar16(vload4(head, group->exponents));
-    ulongs term = head_term(group->product, exponent, query_shift);
-    group->sum = (head == 0 ? (ulongs)0 : group->sum) + term;
-    group->maximum = head == 0 ? AS_LONGS(term) : max(group->maximum, AS_LONGS(term));
+    ulongs term = term_of(product, exponent, query_shift, offset);
+    group->sum = (first ? (ulongs)0 : group->sum) + term;
+    group->maximum = first ? AS_LONGS(term) : max(group->maximum, AS_LONGS(term));
 }
 
 __attribute__((reqd_work_group_size(1, 1, 1))) kernel void
 score_task(const global uchar *digests, const global uint4 *runs, const global uchar *query,
            uint importance, global ushort *scores, uint n_runs)
 {
-    char4 words[KV_HEADS * HEAD_WORDS * QUERY_WORDS];
-    uchar shifts[KV_HEADS];
+    char4 words[KV_HEADS * QUERY_HEADS * HEAD_WORDS * QUERY_WORDS];
+    uchar shifts[KV_HEADS * QUERY_HEADS];
+    ulong offsets[KV_HEADS * QUERY_HEADS];
     struct group group;
+    const uint share = terms_of_head(importance), terms = KV_HEADS * share;
+    const struct query_parts parts = parts_of(query, terms);
 
-    for (uint w = 0; w < KV_HEADS * HEAD_WORDS * QUERY_WORDS; w++)
-        words[w] = ((const global char4 *)query)[w];
-    for (uint h = 0; h < KV_HEADS; h++)
-        shifts[h] = query[sizeof words + h];
+    for (uint w = 0; w < terms * HEAD_WORDS * QUERY_WORDS; w++)
+        words[w] = ((const global char4 *)parts.words)[w];
+    for (uint t = 0; t < terms; t++) {
+        shifts[t] = parts.shifts[t];
+        offsets[t] = parts.offsets[t];
+    }
     for (uint r = 0; r < n_runs; r++) {
         uint4 run = runs[r];
         const global uints *beats = (const global uints *)(digests + run.x);
@@ -290,13 +324,17 @@ score_task(const global uchar *digests, const global uint4 *runs, const global u
             if (position < EXPONENT_BEATS) {
                 vstore16(key, position, group.exponents);
             } else {
-                const char4 *with = words + (position - EXPONENT_BEATS) * QUERY_WORDS;
-                group.product = (word == 0 ? (ints)0 : group.product) + PRODUCTS(key, with);
+                const char4 *with = words + (head * share * HEAD_WORDS + word) * QUERY_WORDS;
+                for (uint t = 0; t < share; t++, with += HEAD_WORDS * QUERY_WORDS)
+                    group.product[t] =
+                        (word == 0 ? (ints)0 : group.product[t]) + PRODUCTS(key, with);
                 word++;
             }
             position++;
             if (word == HEAD_WORDS) {
-                add_head(&group, head, shifts[head]);
+                for (uint t = 0; t < share; t++)
+                    add_term(&group, head, group.product[t], head + t == 0,
+                             shifts[head * share + t], offsets[head * share + t]);
                 word = 0;
                 head++;
             }
@@ -325,8 +363,9 @@ kernel void score_keys(const global uchar *digests, const global uint4 *runs,
                        const global uchar *query, uint importance, global ushort *scores)
 {
     uint4 run = runs[get_group_id(0)];
-    const global char4 *words = (const global char4 *)query;
-    const global uchar *shifts = query + KV_HEADS * HEAD_WORDS * (32 / BITS);
+    const uint share = terms_of_head(importance);
+    const struct query_parts parts = parts_of(query, KV_HEADS * share);
+    const global char4 *words = (const global char4 *)parts.words;
 
     for (uint s = get_local_id(0) * LANES; s < run.y; s += get_local_size(0) * LANES) {
         const global uchar *group = digests + run.x + s / GROUP_TOKENS * GROUP_BYTES;
@@ -334,13 +373,15 @@ kernel void score_keys(const global uchar *digests, const global uint4 *runs,
         ulongs sum = 0;
         longs maximum = LONG_MIN;
         for (uint h = 0; h < KV_HEADS; h++) {
-            ints product =
-                head_products(group + MANTISSAS_AT + (h * HEAD_WORDS * GROUP_TOKENS + lane) * 4,
-                              words + h * HEAD_WORDS * QUERY_WORDS);
             uchars exponent = *(const global uchars *)(group + h * GROUP_TOKENS + lane);
-            ulongs term = head_term(product, exponent, shifts[h]);
-            sum += term;
-            maximum = max(maximum, AS_LONGS(term));
+            for (uint t = h * share; t < (h + 1) * share; t++) {
+                ints product =
+                    head_products(group + MANTISSAS_AT + (h * HEAD_WORDS * GROUP_TOKENS + lane) * 4,
+                                  words + t * HEAD_WORDS * QUERY_WORDS);
+                ulongs term = term_of(product, exponent, parts.shifts[t], parts.offsets[t]);
+                sum += term;
+                maximum = max(maximum, AS_LONGS(term));
+            }
         }
         longs value = importance == 0 ? AS_LONGS(sum) : maximum;
 #if LANES == 16

@@ -140,7 +140,6 @@ int score_blocks_run(struct data_plane *plane, const void *payload,
                      struct hill_why *why)
 {
     const struct record_agent_query *record = payload;
-    const int8_t *mantissas = (const int8_t *)(record + 1);
     struct query_run run = {.plane = plane,
                             .record = record,
                             .block_slots = block_slots(plane, record->block_tokens),
@@ -150,8 +149,7 @@ int score_blocks_run(struct data_plane *plane, const void *payload,
         .sequence = record->header.sequence,
         .layer = record->header.layer,
         .expected = record->expected,
-        .query = {mantissas, (const uint8_t *)mantissas + kv_key_dims(&plane->geometry),
-                  record->importance},
+        .query = kv_query_at(&plane->geometry, record->importance, record + 1),
         .scored = send_scores,
         .context = &run,
     };

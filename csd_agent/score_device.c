@@ -37,11 +37,10 @@ struct score_device {
     uint32_t slots_max, groups_max;
     cl_program program;
     cl_mem query;
-    uint8_t *query_bytes; /* words (kv_query_words), then shifts */
+    uint8_t *query_bytes; /* kv_query_send; on the host: kv_query_put */
     uint32_t importance;
-    kv_score_fn *host;      /* NULL: a device scores */
-    int8_t *host_mantissas; /* of the query, as it came */
-    uint8_t *host_group;    /* of digests, cast */
+    kv_score_fn *host;   /* NULL: a device scores */
+    uint8_t *host_group; /* of digests, cast */
     struct score_look look;
     struct batch batches[SCORE_BATCHES];
 };
@@ -146,11 +145,12 @@ static int build(struct score_device *d, struct hill_why *why)
     char options[144];
 
     snprintf(options, sizeof options,
-             "-D KV_HEADS=%u -D HEAD_DIM=%u -D HEAD_WORDS=%u -D BITS=%u -D LANES=%u -D TASK=%d "
+             "-D KV_HEADS=%u -D QUERY_HEADS=%u -D HEAD_DIM=%u -D HEAD_WORDS=%u -D BITS=%u -D "
+             "LANES=%u -D TASK=%d "
              "-D CAST=%d",
-             d->geometry.n_kv_heads, d->geometry.head_dim, kv_head_words(&d->geometry),
-             kv_digest_bits(&d->geometry), vectors ? KV_GROUP_TOKENS : 1, d->device.is_accelerator,
-             d->cast);
+             d->geometry.n_kv_heads, d->geometry.n_heads / d->geometry.n_kv_heads,
+             d->geometry.head_dim, kv_head_words(&d->geometry), kv_digest_bits(&d->geometry),
+             vectors ? KV_GROUP_TOKENS : 1, d->device.is_accelerator, d->cast);
     d->program = cldevice_build(&d->device, hill_csd_score_cl, options, why);
     return d->program ? 0 : HILL_E_NODEV;
 }
@@ -158,7 +158,7 @@ static int build(struct score_device *d, struct hill_why *why)
 static int create_parts(struct score_device *d, const char *device, enum score_as as,
                         struct hill_why *why)
 {
-    uint32_t query_bytes = kv_query_words_bytes(&d->geometry) + d->geometry.n_kv_heads;
+    uint32_t query_bytes = kv_query_bytes_max(&d->geometry);
     int status = cldevice_open(&d->device, device, why);
 
     if (as != SCORE_AS_IT_IS) {
@@ -187,7 +187,7 @@ static int warm_up(struct score_device *d, struct hill_why *why)
     uint8_t *memory;
     int status = 0;
 
-    memset(d->query_bytes, 0, kv_query_words_bytes(&d->geometry) + d->geometry.n_kv_heads);
+    memset(d->query_bytes, 0, kv_query_bytes_max(&d->geometry));
     for (uint32_t b = 0; status == 0 && b < SCORE_BATCHES; b++) {
         status = score_device_map(d, b, &memory, why);
         if (status == 0) {
@@ -206,15 +206,14 @@ static int create_host_parts(struct score_device *d, const char *simd, struct hi
     d->host = kv_score_choose(simd);
     if (!d->host) /* the scorer's machine has it, and this one does not */
         d->host = kv_score_choose("auto");
-    d->query_bytes = page_memory(kv_query_words_bytes(&d->geometry) + d->geometry.n_kv_heads);
-    d->host_mantissas = page_memory(kv_key_dims(&d->geometry));
+    d->query_bytes = page_memory(kv_query_bytes_max(&d->geometry));
     d->host_group = calloc(1, kv_group_bytes(&d->geometry));
     for (uint32_t b = 0; b < SCORE_BATCHES; b++) {
         d->batches[b].memory = batch_memory(d->batch_bytes);
         d->batches[b].out = page_memory(d->slots_max * sizeof *d->batches[b].out);
         made &= d->batches[b].memory && d->batches[b].out;
     }
-    made &= d->query_bytes && d->host_mantissas && d->host_group;
+    made &= d->query_bytes && d->host_group;
     return made ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory for scoring batches");
 }
 
@@ -281,7 +280,6 @@ void score_device_destroy(struct score_device *d)
         return;
     for (uint32_t b = 0; b < SCORE_BATCHES; b++)
         destroy_batch(&d->batches[b]);
-    free(d->host_mantissas);
     free(d->host_group);
     release_buffer(d->query);
     if (d->program)
@@ -304,20 +302,17 @@ uint32_t score_device_slots_max(const struct score_device *d)
 
 int score_device_query(struct score_device *d, const struct kv_query *query, struct hill_why *why)
 {
-    uint32_t words = kv_query_words_bytes(&d->geometry);
-
-    if (d->host)
-        memcpy(d->host_mantissas, query->mantissas, kv_key_dims(&d->geometry));
-    memmove(d->query_bytes,
-            kv_query_words(&d->geometry, query->mantissas, (int8_t *)d->query_bytes), words);
-    memcpy(d->query_bytes + words, query->shifts, d->geometry.n_kv_heads);
     d->importance = query->importance;
-    if (d->host || d->device.shares_memory)
+    if (d->host) {
+        kv_query_put(&d->geometry, query, d->query_bytes);
+        return 0;
+    }
+    uint32_t bytes = kv_query_send(&d->geometry, query, d->query_bytes);
+    if (d->device.shares_memory)
         return 0;
     /* a blocking write has taken the bytes, it need not be over: other queues' launches read it */
-    cl_int status =
-        clEnqueueWriteBuffer(d->batches[0].queue, d->query, CL_TRUE, 0,
-                             words + d->geometry.n_kv_heads, d->query_bytes, 0, NULL, NULL);
+    cl_int status = clEnqueueWriteBuffer(d->batches[0].queue, d->query, CL_TRUE, 0, bytes,
+                                         d->query_bytes, 0, NULL, NULL);
     if (status == CL_SUCCESS)
         status = clFinish(d->batches[0].queue);
     return cldevice_check(status, "clEnqueueWriteBuffer query", why);
@@ -407,9 +402,7 @@ static int score_piece(struct score_device *d, uint32_t b, const struct kv_query
 static int score_on_host(struct score_device *d, uint32_t b, const struct score_piece *pieces,
                          uint32_t n_pieces, struct hill_why *why)
 {
-    const struct kv_query query = {.mantissas = d->host_mantissas,
-                                   .shifts = d->query_bytes + kv_query_words_bytes(&d->geometry),
-                                   .importance = d->importance};
+    const struct kv_query query = kv_query_at(&d->geometry, d->importance, d->query_bytes);
     uint32_t done = 0;
     int status = 0;
     if (n_pieces > SCORE_BATCH_PIECES)

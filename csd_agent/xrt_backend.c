@@ -41,7 +41,17 @@
 #define BEAT_BYTES 64u
 
 /* The kernel's arguments, in its order. */
-enum argument { DIGESTS, RUNS, QUERY, N_RUNS, KV_HEADS, HEAD_WORDS, IMPORTANCE, SCORES };
+enum argument {
+    DIGESTS,
+    RUNS,
+    QUERY,
+    N_RUNS,
+    KV_HEADS,
+    QUERY_HEADS,
+    HEAD_WORDS,
+    IMPORTANCE,
+    SCORES
+};
 
 struct xrt_batch {
     cl_mem digests, runs, scores;
@@ -61,7 +71,7 @@ struct xrt_backend {
     cl_program program;
     cl_kernel kernel;
     cl_mem query;
-    uint8_t *query_bytes; /* words, then shifts */
+    uint8_t *query_bytes; /* kv_query_send */
     cl_event queried;     /* the query is on the card; or NULL */
     uint32_t importance, groups_max;
     struct csd_program loaded;
@@ -324,7 +334,7 @@ static int xrt_load(struct csd_backend *backend, const struct csd_program *progr
                     struct hill_why *why)
 {
     struct xrt_backend *x = of(backend);
-    size_t query = kv_query_words_bytes(&program->geometry) + program->geometry.n_kv_heads;
+    size_t query = kv_query_bytes_max(&program->geometry);
     cl_int status;
 
     x->loaded = *program;
@@ -360,7 +370,6 @@ static int xrt_query(struct csd_backend *backend, const struct kv_query *query,
 {
     struct xrt_backend *x = of(backend);
     const struct kv_geometry *g = &x->loaded.geometry;
-    uint32_t words = kv_query_words_bytes(g);
 
     if (x->queried) { /* no launch has waited where flash could not be read */
         cl_int status = clWaitForEvents(1, &x->queried);
@@ -368,13 +377,11 @@ static int xrt_query(struct csd_backend *backend, const struct kv_query *query,
         if (status != CL_SUCCESS)
             return cldevice_check(status, "the query before", why);
     }
-    memmove(x->query_bytes, kv_query_words(g, query->mantissas, (int8_t *)x->query_bytes), words);
-    memcpy(x->query_bytes + words, query->shifts, g->n_kv_heads);
+    uint32_t bytes = kv_query_send(g, query, x->query_bytes);
     x->importance = query->importance;
     /* not waited for: launches do */
-    return cldevice_check(clEnqueueWriteBuffer(x->queue, x->query, CL_FALSE, 0,
-                                               words + g->n_kv_heads, x->query_bytes, 0, NULL,
-                                               &x->queried),
+    return cldevice_check(clEnqueueWriteBuffer(x->queue, x->query, CL_FALSE, 0, bytes,
+                                               x->query_bytes, 0, NULL, &x->queried),
                           "clEnqueueWriteBuffer of the query", why);
 }
 
@@ -404,18 +411,16 @@ static uint32_t fill_table(const struct xrt_backend *x, struct xrt_batch *b,
 
 static cl_int set_arguments(const struct xrt_backend *x, const struct xrt_batch *b)
 {
-    cl_uint heads = x->loaded.geometry.n_kv_heads, words = kv_head_words(&x->loaded.geometry);
+    const struct kv_geometry *g = &x->loaded.geometry;
+    cl_uint heads = g->n_kv_heads, share = g->n_heads / heads, words = kv_head_words(g);
     const struct {
         size_t bytes;
         const void *value;
     } arguments[] = {
-        [DIGESTS] = {sizeof(cl_mem), &b->digests},
-        [RUNS] = {sizeof(cl_mem), &b->runs},
-        [QUERY] = {sizeof(cl_mem), &x->query},
-        [N_RUNS] = {sizeof(cl_uint), &b->n_pieces},
-        [KV_HEADS] = {sizeof(cl_uint), &heads},
-        [HEAD_WORDS] = {sizeof(cl_uint), &words},
-        [IMPORTANCE] = {sizeof(cl_uint), &x->importance},
+        [DIGESTS] = {sizeof(cl_mem), &b->digests}, [RUNS] = {sizeof(cl_mem), &b->runs},
+        [QUERY] = {sizeof(cl_mem), &x->query},     [N_RUNS] = {sizeof(cl_uint), &b->n_pieces},
+        [KV_HEADS] = {sizeof(cl_uint), &heads},    [QUERY_HEADS] = {sizeof(cl_uint), &share},
+        [HEAD_WORDS] = {sizeof(cl_uint), &words},  [IMPORTANCE] = {sizeof(cl_uint), &x->importance},
         [SCORES] = {sizeof(cl_mem), &b->scores},
     };
     cl_int status = CL_SUCCESS;

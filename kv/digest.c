@@ -133,12 +133,12 @@ static void make_unit(float *head, uint32_t head_dim)
         head[i] = (float)((double)head[i] / length);
 }
 
-/* What a KV head's keys are multiplied with, before it is quantised. */
-static void head_query(const struct kv_geometry *g, uint32_t importance, const float *q, uint32_t h,
+/* What keys are multiplied with for a term, before it is quantised. */
+static void term_query(const struct kv_geometry *g, uint32_t importance, const float *q, uint32_t t,
                        float *head)
 {
-    uint32_t group = g->n_heads / g->n_kv_heads;
-    sum_group(q + (uint64_t)h * group * g->head_dim, group, g->head_dim, head);
+    uint32_t heads = g->n_heads / kv_query_terms(g, importance);
+    sum_group(q + (uint64_t)t * heads * g->head_dim, heads, g->head_dim, head);
     if (importance == KV_IMPORTANCE_NORM)
         make_unit(head, g->head_dim);
 }
@@ -195,21 +195,23 @@ bool kv_digest_is_of(const struct kv_geometry *g, const uint16_t *k, const uint8
     return true;
 }
 
-void kv_digest_query(const struct kv_geometry *g, uint32_t importance, const float *q,
-                     int8_t *mantissas, uint8_t *shifts)
+int32_t kv_digest_query(const struct kv_geometry *g, uint32_t importance, const float *q,
+                        int8_t *mantissas, uint8_t *shifts)
 {
-    int32_t exponents[KV_MAX_KV_HEADS], largest = EXP_OF_ZERO;
+    uint32_t terms = kv_query_terms(g, importance);
+    int32_t exponents[KV_MAX_HEADS], largest = EXP_OF_ZERO;
     float head[KV_MAX_HEAD_DIM];
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        head_query(g, importance, q, h, head);
-        exponents[h] = query_head_exponent(head, g->head_dim);
-        largest = exponents[h] > largest ? exponents[h] : largest;
+    for (uint32_t t = 0; t < terms; t++) {
+        term_query(g, importance, q, t, head);
+        exponents[t] = query_head_exponent(head, g->head_dim);
+        largest = exponents[t] > largest ? exponents[t] : largest;
     }
     int32_t base = largest == EXP_OF_ZERO ? 0 : largest - KV_QUERY_SHIFT_MAX;
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        shifts[h] = (uint8_t)(exponents[h] > base ? exponents[h] - base : 0);
-        head_query(g, importance, q, h, head);
-        quantise_query_head(head, g->head_dim, base + shifts[h],
-                            mantissas + (uint64_t)h * g->head_dim);
+    for (uint32_t t = 0; t < terms; t++) {
+        shifts[t] = (uint8_t)(exponents[t] > base ? exponents[t] - base : 0);
+        term_query(g, importance, q, t, head);
+        quantise_query_head(head, g->head_dim, base + shifts[t],
+                            mantissas + (uint64_t)t * g->head_dim);
     }
+    return base;
 }

@@ -25,9 +25,9 @@ int kv_geometry_check(const struct kv_geometry *g, struct hill_why *why)
     if (g->n_heads % g->n_kv_heads != 0)
         return hill_fail(why, HILL_E_INVALID, "%u heads are no multiple of %u KV heads", g->n_heads,
                          g->n_kv_heads);
-    if (kv_key_dims(g) > KV_MAX_KEY_DIMS)
-        return hill_fail(why, HILL_E_INVALID, "%u KV heads of %u values exceed %u values a key",
-                         g->n_kv_heads, g->head_dim, KV_MAX_KEY_DIMS);
+    if (g->n_heads * g->head_dim > KV_MAX_KEY_DIMS) /* and so are a key's */
+        return hill_fail(why, HILL_E_INVALID, "%u heads of %u values exceed %u values a query",
+                         g->n_heads, g->head_dim, KV_MAX_KEY_DIMS);
     if (kv_digest_bits(g) != 8 && kv_digest_bits(g) != 4)
         return hill_fail(why, HILL_E_INVALID, "digests have %u bits a value, not 8 or 4",
                          g->digest_bits);

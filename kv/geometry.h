@@ -17,7 +17,8 @@
 #define KV_MAX_HEADS    1024u
 #define KV_MAX_KV_HEADS 256u
 #define KV_MAX_HEAD_DIM 512u
-/* shift window 24 + |m_q m_k| 14 bits + this many products must stay below 63 bits, see score.h */
+/* of a key's KV heads, and of a query's heads; shift window 24 + |m_q m_k| 14 bits + this many
+ * products must stay below 63 bits, see score.h */
 #define KV_MAX_KEY_DIMS 65536u
 #define KV_MAX_TOKENS   (1u << 24)
 
@@ -27,7 +28,7 @@ struct kv_geometry {
 };
 
 /* HILL_E_INVALID when a member is 0 or above its maximum, n_heads is no multiple of n_kv_heads,
- * n_kv_heads * head_dim > KV_MAX_KEY_DIMS, or digest_bits is none of those. */
+ * n_heads * head_dim > KV_MAX_KEY_DIMS, or digest_bits is none of those. */
 int kv_geometry_check(const struct kv_geometry *g, struct hill_why *why);
 
 static inline uint32_t

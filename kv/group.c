@@ -108,12 +108,13 @@ void kv_digest_copy(const struct kv_geometry *g, uint8_t *to, uint64_t to_index,
     }
 }
 
-const int8_t *kv_query_words(const struct kv_geometry *g, const int8_t *mantissas, int8_t *room)
+const int8_t *kv_query_words(const struct kv_geometry *g, uint32_t n_heads, const int8_t *mantissas,
+                             int8_t *room)
 {
     uint32_t padded = kv_head_words(g) * kv_word_dims(g);
     if (padded == g->head_dim)
         return mantissas;
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+    for (uint32_t h = 0; h < n_heads; h++) {
         memcpy(room + (uint64_t)h * padded, mantissas + (uint64_t)h * g->head_dim, g->head_dim);
         memset(room + (uint64_t)h * padded + g->head_dim, 0, padded - g->head_dim);
     }

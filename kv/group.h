@@ -67,12 +67,6 @@ static inline uint32_t kv_groups_touched(uint32_t first, uint32_t n)
     return n == 0 ? 0 : (first % KV_GROUP_TOKENS + n + KV_GROUP_TOKENS - 1) / KV_GROUP_TOKENS;
 }
 
-/* A query's digest by itself: INT8 mantissas [key dims], then shifts [n_kv_heads]. */
-static inline uint32_t kv_query_bytes(const struct kv_geometry *g)
-{
-    return kv_key_dims(g) + g->n_kv_heads;
-}
-
 /* One KV head of token `index` of the groups: its mantissas [head_dim] and its exponent byte (get
  * returns that). Put leaves the group's other lanes as they are. */
 void kv_digest_put_head(const struct kv_geometry *g, uint8_t *groups, uint64_t index, uint32_t h,
@@ -85,12 +79,14 @@ uint8_t kv_digest_get_head(const struct kv_geometry *g, const uint8_t *groups, u
 void kv_digest_copy(const struct kv_geometry *g, uint8_t *to, uint64_t to_index,
                     const uint8_t *from, uint64_t from_index, uint32_t n);
 
-/* A query's mantissas, INT8 always, with each head filled up with zeros to the dimensions of whole
- * words of keys: `mantissas` themselves where heads are that already, else a copy in room
- * (KV_QUERY_WORDS_ROOM bytes are enough for all, kv_query_words_bytes for these). */
-#define KV_QUERY_WORDS_ROOM (KV_MAX_KEY_DIMS + KV_MAX_KV_HEADS * 7)
-static inline uint32_t kv_query_words_bytes(const struct kv_geometry *g)
+/* A query's mantissas [n_heads][head_dim] (of KV heads' sums, or of each query head: kv/score.h),
+ * INT8 always, with each head filled up with zeros to the dimensions of whole words of keys:
+ * `mantissas` themselves where heads are that already, else a copy in room (KV_QUERY_WORDS_ROOM
+ * bytes are enough for all, kv_query_words_bytes for these). */
+#define KV_QUERY_WORDS_ROOM (KV_MAX_KEY_DIMS + KV_MAX_HEADS * 7)
+static inline uint32_t kv_query_words_bytes(const struct kv_geometry *g, uint32_t n_heads)
 {
-    return g->n_kv_heads * kv_head_words(g) * kv_word_dims(g);
+    return n_heads * kv_head_words(g) * kv_word_dims(g);
 }
-const int8_t *kv_query_words(const struct kv_geometry *g, const int8_t *mantissas, int8_t *room);
+const int8_t *kv_query_words(const struct kv_geometry *g, uint32_t n_heads, const int8_t *mantissas,
+                             int8_t *room);

@@ -12,6 +12,7 @@
 #include "kv/mass.h"
 #include "kv/partial.h"
 #include "kv/plane.h"
+#include "kv/sample.h"
 #include "shm/arena.h"
 
 #define KV_MAX_HOT_BLOCKS (KV_MAX_SLOTS / KV_HOT_BLOCK_TOKENS)
@@ -145,6 +146,14 @@ uint64_t kv_plan_state_bytes(const struct kv_geometry *g, uint32_t policy, uint3
         return padded(kv_plane_key_bytes(g, policy) + KV_CHECK_BYTES, 64);
     case KV_POLICY_LEOAM:
         return padded(fine * (2 * (uint64_t)kv_bounds_halves(g) + KV_CHECK_BYTES), 64);
+    case KV_POLICY_HILLINFER:
+    case KV_POLICY_FULL: /* whose scorer serves hillinfer too */
+    case KV_POLICY_HOST_DIGEST: {
+        uint32_t sample = kv_sample_count(ctx_tokens);
+        return padded((uint64_t)kv_groups_touched(0, sample) * kv_group_bytes(g) +
+                          (uint64_t)sample * KV_CHECK_BYTES,
+                      64);
+    }
     default:
         return 0;
     }
@@ -222,7 +231,7 @@ uint64_t kv_plan_digest_cache(const struct kv_plan_input *in)
 static uint64_t host_tables(const struct kv_plan_input *in)
 {
     return kv_plan_digest_cache(in) + 8 * ((uint64_t)in->ctx_tokens + 1) +
-           kv_query_bytes(&in->geometry) + reading_tables(in, in->ctx_tokens);
+           kv_query_bytes_max(&in->geometry) + reading_tables(in, in->ctx_tokens);
 }
 
 /* What evaluating on the host takes, but for hillinfer. */
@@ -254,7 +263,7 @@ static uint64_t private_tables(const struct kv_plan_input *in, uint64_t lists, u
     uint64_t rows = in->rows_in_flight ? smaller(in->rows_in_flight, sequences(in)) : 1;
     uint64_t row = KV_ROW_BYTES + kv_selector_bytes(in->ctx_tokens) + k * (12 + 16 + 16) +
                    4 * (uint64_t)in->geometry.n_heads * in->geometry.head_dim +
-                   kv_query_bytes(&in->geometry);
+                   kv_query_bytes_max(&in->geometry);
     return guesses + rows * row + in->cold_slots * 4 + in->cold_slots / KV_GROUP_TOKENS +
            in->cold_slots / 256 * 12 + blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) +
            sequences(in) * k * 4 + lists * 512 + sequences(in) * in->placement_bytes +

@@ -68,10 +68,11 @@ uint64_t kv_plan_prompt_bytes(const struct kv_plan_input *in);
 #define KV_KEPT_BYTES  1280u
 #define KV_CHECK_BYTES 8u
 
-/* Of each (sequence, layer) in the hot segment: what policies that evaluate keys know of them
+/* Of each (sequence, layer) in the hot segment: what policies know of them
  * beside the entries, which outlives the scorer: sums of attention mass after each of the newest
  * steps (h2o, oracle; cpu_scorer/mass_sums.h), columns (prefetch), bounds of fine chunks (leoam;
- * cpu_scorer/chunk_table.h), with a check for each of these. A multiple of 64; 0: nothing. Four
+ * cpu_scorer/chunk_table.h), a sample of digests (hillinfer, host-digest;
+ * cpu_scorer/key_sample.h), with a check for each of these. A multiple of 64; 0: nothing. Four
  * steps: the one under way, the newest whole one, and two whose tokens may be lost with a process.
  */
 #define KV_MASS_STEPS       4u

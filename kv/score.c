@@ -17,6 +17,7 @@ static const char *const importance_names[KV_IMPORTANCE_COUNT] = {
     [KV_IMPORTANCE_SUM] = "sum",
     [KV_IMPORTANCE_MAX] = "max",
     [KV_IMPORTANCE_NORM] = "norm",
+    [KV_IMPORTANCE_HEADS] = "heads",
 };
 
 const char *kv_importance_name(uint32_t importance)
@@ -46,19 +47,70 @@ static int32_t head_product(const int8_t *q, const int8_t *k, uint32_t head_dim)
 void kv_score_reference(const struct kv_geometry *g, const struct kv_query *query,
                         const uint8_t *groups, uint32_t n, uint16_t *scores)
 {
+    uint32_t terms = kv_query_terms(g, query->importance), share = terms / g->n_kv_heads;
     int8_t key[KV_MAX_HEAD_DIM];
     for (uint32_t t = 0; t < n; t++) {
         uint64_t sum = 0;
         int64_t maximum = INT64_MIN;
-        for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-            uint8_t exponent = kv_digest_get_head(g, groups, t, h, key);
-            int32_t product = head_product(query->mantissas + h * g->head_dim, key, g->head_dim);
-            uint64_t term = (uint64_t)(int64_t)product << ((exponent + query->shifts[h]) & 63u);
+        for (uint32_t i = 0; i < terms; i++) {
+            uint8_t exponent = kv_digest_get_head(g, groups, t, i / share, key);
+            int32_t product = head_product(query->mantissas + i * g->head_dim, key, g->head_dim);
+            uint64_t term = (uint64_t)(int64_t)product << ((exponent + query->shifts[i]) & 63u);
+            term -= query->offsets ? (uint64_t)query->offsets[i] : 0;
             sum += term;
             maximum = (int64_t)term > maximum ? (int64_t)term : maximum;
         }
         scores[t] = kv_score16(query->importance == KV_IMPORTANCE_SUM ? (int64_t)sum : maximum);
     }
+}
+
+/* ---- a query's bytes ------------------------------------------------------------------------ */
+
+uint32_t kv_query_bytes(const struct kv_geometry *g, uint32_t importance)
+{
+    return kv_query_terms(g, importance) * ((uint32_t)sizeof(int64_t) + g->head_dim + 1);
+}
+
+uint32_t kv_query_bytes_max(const struct kv_geometry *g)
+{
+    return g->n_heads * ((uint32_t)sizeof(int64_t) + kv_head_words(g) * kv_word_dims(g) + 1);
+}
+
+static void put_offsets(const struct kv_query *query, uint32_t terms, void *bytes)
+{
+    if (query->offsets)
+        memmove(bytes, query->offsets, terms * sizeof *query->offsets);
+    else
+        memset(bytes, 0, terms * sizeof *query->offsets);
+}
+
+void kv_query_put(const struct kv_geometry *g, const struct kv_query *query, void *bytes)
+{
+    uint32_t terms = kv_query_terms(g, query->importance);
+    uint8_t *mantissas = (uint8_t *)bytes + terms * sizeof(int64_t);
+    put_offsets(query, terms, bytes);
+    memcpy(mantissas, query->mantissas, (size_t)terms * g->head_dim);
+    memcpy(mantissas + (size_t)terms * g->head_dim, query->shifts, terms);
+}
+
+struct kv_query kv_query_at(const struct kv_geometry *g, uint32_t importance, const void *bytes)
+{
+    uint32_t terms = kv_query_terms(g, importance);
+    const int64_t *offsets = bytes;
+    const int8_t *mantissas = (const int8_t *)(offsets + terms);
+    return (struct kv_query){mantissas, (const uint8_t *)mantissas + (size_t)terms * g->head_dim,
+                             importance, offsets};
+}
+
+uint32_t kv_query_send(const struct kv_geometry *g, const struct kv_query *query, void *bytes)
+{
+    uint32_t terms = kv_query_terms(g, query->importance);
+    uint32_t words_bytes = kv_query_words_bytes(g, terms);
+    int8_t *words = (int8_t *)bytes + terms * sizeof(int64_t);
+    put_offsets(query, terms, bytes);
+    memmove(words, kv_query_words(g, terms, query->mantissas, words), words_bytes);
+    memcpy(words + words_bytes, query->shifts, terms);
+    return terms * (uint32_t)sizeof(int64_t) + words_bytes + terms;
 }
 
 kv_score_fn *kv_score_choose(const char *name)

@@ -5,14 +5,18 @@
  * mantissas m = clamp(round_half_even(k / 2^e), -127, 127); stored exponent byte e + 10 (0..16).
  * With 4 bits (--score-bits 4) mantissas are -7..7, amax <= 7 * 2^e, e -6..10, the byte e + 6.
  * Smaller keys underflow gradually, larger ones saturate; NaN counts as 0, infinity as +-65504. An
- * all-zero head is all zero with byte 0. Query digest: per KV head the FP32 queries of its group
- * are summed in head order (GQA: a sum of inner products is the inner product with the sum; for
- * KV_IMPORTANCE_NORM each sum is divided by its length), then quantised
- * likewise, with e not clamped to -10..6 but relative to the largest head: shift byte =
- * clamp(e_head - (e_max - 8), 0, 8), mantissas at exponent e_max - 8 + shift. Product of head h:
- * P_h = sum_j m_q m_k (int32). Its term: P_h << (key byte + query shift), window 24 bits. A token's
- * score combines the terms (kv_importance) into an int64 (|.| < 2^(14 + 16 + 24) = 2^54), and
- * kv_score16 maps it, monotone, to 16 bits. Source: HillInfer paper 4.4 (raw inner product, low
+ * all-zero head is all zero with byte 0.
+ *
+ * A query has terms (kv_query_terms): one for each KV head, of the FP32 queries of its group summed
+ * in head order (GQA: a sum of inner products is the inner product with the sum; for
+ * KV_IMPORTANCE_NORM each sum is divided by its length), or with KV_IMPORTANCE_HEADS one for each
+ * query head, as it is. They are quantised likewise, with e not clamped to -10..6 but relative to
+ * the largest term's: shift byte = clamp(e_term - (e_max - 8), 0, 8), mantissas at exponent e_max -
+ * 8 + shift. Product of term t, whose KV head is t / (terms / n_kv_heads): P_t = sum_j m_q m_k
+ * (int32). The term: (P_t << (key byte + query shift)) - offset_t, window 24 bits. Offsets are 0
+ * but for KV_IMPORTANCE_HEADS (kv/sample.h). A token's score combines the terms (kv_importance)
+ * into an int64 (below 2^(14 + 16 + 24) = 2^54, with offsets below 2^56), and kv_score16 maps it,
+ * monotone, to 16 bits. Source: HillInfer paper 4.4 (raw inner product, low
  * precision for scoring only); docs/importance.md for the combinations. CPU reference, AVX2,
  * AVX-512 and the OpenCL kernel agree bit for bit. Concurrency: pure functions.
  */
@@ -28,16 +32,17 @@
 #define KV_KEY_EXP_MAX     16 /* largest stored exponent byte */
 #define KV_QUERY_SHIFT_MAX 8
 
-enum kv_importance { /* how the KV heads' terms become one score; numbers are part of the record
+enum kv_importance { /* how a query's terms become one score; numbers are part of the record
                         format */
-                     KV_IMPORTANCE_SUM = 0,  /* the paper's: sum over heads */
-                     KV_IMPORTANCE_MAX = 1,  /* maximum over KV heads */
-                     KV_IMPORTANCE_NORM = 2, /* the same, each KV head's query divided by its
+                     KV_IMPORTANCE_SUM = 0,   /* the paper's: sum over heads */
+                     KV_IMPORTANCE_MAX = 1,   /* maximum over KV heads */
+                     KV_IMPORTANCE_NORM = 2,  /* the same, each KV head's query divided by its
                                                 length: only the digest differs */
+                     KV_IMPORTANCE_HEADS = 3, /* maximum over query heads, each less its offset */
                      KV_IMPORTANCE_COUNT
 };
 
-/* "sum", "max", "norm"; NULL / HILL_E_INVALID when unknown. */
+/* "sum", "max", "norm", "heads"; NULL / HILL_E_INVALID when unknown. */
 const char *kv_importance_name(uint32_t importance);
 int kv_importance_parse(const char *name, uint32_t *out);
 
@@ -54,12 +59,19 @@ void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t str
 bool kv_digest_is_of(const struct kv_geometry *g, const uint16_t *k, const uint8_t *groups,
                      uint64_t index, uint8_t *scratch);
 
+/* A query's terms. */
+static inline uint32_t kv_query_terms(const struct kv_geometry *g, uint32_t importance)
+{
+    return importance == KV_IMPORTANCE_HEADS ? g->n_heads : g->n_kv_heads;
+}
+
 /* Digest a query: q is FP32 [n_heads][head_dim], after rotary embedding. mantissas
- * [n_kv_heads*head_dim], shifts [n_kv_heads]. Non-finite values and sums count as 0; an all-zero
- * head has shift 0. The length that KV_IMPORTANCE_NORM divides by is the query's alone, so a score
- * still knows nothing of the other keys, nor of where they lie. */
-void kv_digest_query(const struct kv_geometry *g, uint32_t importance, const float *q,
-                     int8_t *mantissas, uint8_t *shifts);
+ * [terms][head_dim], shifts [terms]. Non-finite values and sums count as 0; an all-zero term has
+ * shift 0. The length that KV_IMPORTANCE_NORM divides by is the query's alone, so its score knows
+ * nothing of the other keys, nor of where they lie. Returns the exponent of a mantissa at shift 0.
+ */
+int32_t kv_digest_query(const struct kv_geometry *g, uint32_t importance, const float *q,
+                        int8_t *mantissas, uint8_t *shifts);
 
 /* Monotone map int64 -> u16: magnitude a (15 bits): a < 512: a itself; else e = floor(log2 a), ((e
  * - 8) << 9) | ((a >> (e - 9)) & 511); result 0x8000 + magnitude for values >= 0, 0x7fff -
@@ -78,10 +90,21 @@ static inline uint16_t kv_score16(int64_t value)
 }
 
 struct kv_query {
-    const int8_t *mantissas; /* [n_kv_heads * head_dim] */
-    const uint8_t *shifts;   /* [n_kv_heads] */
+    const int8_t *mantissas; /* [terms][head_dim] */
+    const uint8_t *shifts;   /* [terms] */
     uint32_t importance;     /* enum kv_importance */
+    const int64_t *offsets;  /* [terms], in units of terms; NULL: all 0 */
 };
+
+/* A query's digest in memory and in records, from an 8-byte boundary on: offsets, mantissas,
+ * shifts. As devices take it (kv_query_send): the same, but mantissas with each term filled up to
+ * whole words of keys (kv_query_words). Bytes of one; the most that one of this geometry takes, in
+ * either form. */
+uint32_t kv_query_bytes(const struct kv_geometry *g, uint32_t importance);
+uint32_t kv_query_bytes_max(const struct kv_geometry *g);
+void kv_query_put(const struct kv_geometry *g, const struct kv_query *query, void *bytes);
+struct kv_query kv_query_at(const struct kv_geometry *g, uint32_t importance, const void *bytes);
+uint32_t kv_query_send(const struct kv_geometry *g, const struct kv_query *query, void *bytes);
 
 /* Scores of the first n tokens of `groups`, the last of which may be partly filled but is there as
  * a whole: scores [n]. */

@@ -74,9 +74,11 @@ products_of(const uint8_t *k, const int8_t *q, uint32_t n_words, int32_t start, 
 }
 
 /* Four tokens' terms on top of those of the heads before. */
-AVX2 static inline __m256i combined(__m256i all, __m128i products, __m128i bits, bool largest)
+AVX2 static inline __m256i combined(__m256i all, __m128i products, __m128i bits, __m256i offset,
+                                    bool largest)
 {
     __m256i terms = _mm256_sllv_epi64(_mm256_cvtepi32_epi64(products), _mm256_cvtepu32_epi64(bits));
+    terms = _mm256_sub_epi64(terms, offset);
     if (largest)
         return _mm256_blendv_epi8(all, terms, _mm256_cmpgt_epi64(terms, all));
     return _mm256_add_epi64(all, terms);
@@ -84,22 +86,24 @@ AVX2 static inline __m256i combined(__m256i all, __m128i products, __m128i bits,
 
 /* Eight tokens' terms of a head: all[0] and all[1], four each. */
 AVX2 static inline void combine8(__m256i all[2], __m256i products, const uint8_t *exponents,
-                                 uint32_t shift, bool largest)
+                                 uint32_t shift, int64_t offset, bool largest)
 {
+    __m256i less = _mm256_set1_epi64x(offset);
     __m256i bits = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)exponents));
     bits = _mm256_and_si256(_mm256_add_epi32(bits, _mm256_set1_epi32((int)shift)),
                             _mm256_set1_epi32(63));
-    all[0] =
-        combined(all[0], _mm256_castsi256_si128(products), _mm256_castsi256_si128(bits), largest);
+    all[0] = combined(all[0], _mm256_castsi256_si128(products), _mm256_castsi256_si128(bits), less,
+                      largest);
     all[1] = combined(all[1], _mm256_extracti128_si256(products, 1),
-                      _mm256_extracti128_si256(bits, 1), largest);
+                      _mm256_extracti128_si256(bits, 1), less, largest);
 }
 
 struct call {
     const struct kv_geometry *geometry;
     const struct kv_query *query;
-    const int8_t *words; /* the query's, [n_kv_heads][head words] */
-    int32_t start[KV_MAX_KV_HEADS];
+    uint32_t terms;
+    const int8_t *words; /* the query's, [terms][head words] */
+    int32_t start[KV_MAX_HEADS];
     int8_t room[KV_QUERY_WORDS_ROOM];
 };
 
@@ -111,16 +115,20 @@ score_group(const struct call *c, const uint8_t *group, uint32_t n, uint16_t *sc
     bool largest = c->query->importance != KV_IMPORTANCE_SUM;
     __m256i none = largest ? _mm256_set1_epi64x(INT64_MIN) : _mm256_setzero_si256();
     __m256i all[4] = {none, none, none, none};
-    const uint8_t *k = group + kv_group_mantissas_at(g);
+    const uint8_t *k = group + kv_group_mantissas_at(g), *exponents = group;
     const int8_t *q = c->words;
-    uint32_t n_words = kv_head_words(g);
+    uint32_t n_words = kv_head_words(g), share = c->terms / g->n_kv_heads;
     int64_t values[KV_GROUP_TOKENS];
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        struct products p = products_of(k, q, n_words, c->start[h], bits);
-        const uint8_t *exponents = group + h * KV_GROUP_TOKENS;
-        combine8(all, p.low, exponents, c->query->shifts[h], largest);
-        combine8(all + 2, p.high, exponents + 8, c->query->shifts[h], largest);
-        k += 64 * n_words;
+    for (uint32_t t = 0, next = share; t < c->terms; t++) {
+        if (t == next) { /* the next KV head's */
+            k += 64 * n_words;
+            exponents += KV_GROUP_TOKENS;
+            next += share;
+        }
+        struct products p = products_of(k, q, n_words, c->start[t], bits);
+        int64_t offset = c->query->offsets ? c->query->offsets[t] : 0;
+        combine8(all, p.low, exponents, c->query->shifts[t], offset, largest);
+        combine8(all + 2, p.high, exponents + 8, c->query->shifts[t], offset, largest);
         q += n_words * (32 / bits);
     }
     for (uint32_t i = 0; i < 4; i++)
@@ -148,12 +156,13 @@ AVX2 void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *quer
     struct call c; /* not cleared: what is read of it has been written */
     c.geometry = g;
     c.query = query;
-    c.words = kv_query_words(g, query->mantissas, c.room);
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+    c.terms = kv_query_terms(g, query->importance);
+    c.words = kv_query_words(g, c.terms, query->mantissas, c.room);
+    for (uint32_t t = 0; t < c.terms; t++) {
         int32_t sum = 0;
         for (uint32_t i = 0; bits == 4 && i < head; i++)
-            sum += c.words[h * head + i];
-        c.start[h] = -KV_NIBBLE_BIAS * sum;
+            sum += c.words[t * head + i];
+        c.start[t] = -KV_NIBBLE_BIAS * sum;
     }
     if (bits == 8)
         score_groups(&c, groups, n, scores, 8);

@@ -25,8 +25,10 @@
 struct call {
     const struct kv_geometry *geometry;
     const struct kv_query *query;
-    const int8_t *words; /* the query's, [n_kv_heads][head words] */
-    int32_t surplus[KV_MAX_KV_HEADS];
+    uint32_t terms, share; /* share: of a KV head */
+    uint32_t n_words;      /* of a head */
+    const int8_t *words;   /* the query's, [terms][head words] */
+    int32_t surplus[KV_MAX_HEADS];
     int8_t room[KV_QUERY_WORDS_ROOM];
 };
 
@@ -66,6 +68,50 @@ INLINE __m512i products(const uint8_t *k, const int8_t *q, uint32_t n_words, int
     return _mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
 }
 
+#define TERMS_TOGETHER 8u
+
+/* Of n terms of one head, whose query words are term_bytes apart: a vector of keys is read once for
+ * all of them, and each has a sum. n: a constant, for the compiler. */
+INLINE void products_of_terms(const uint8_t *k, const int8_t *q, uint32_t n_words,
+                              uint32_t term_bytes, const int32_t *surplus, uint32_t n,
+                              uint32_t bits, __m512i *out)
+{
+    __m512i sums[TERMS_TOGETHER]; /* registers: every index is a constant */
+#pragma GCC unroll 8
+    for (uint32_t t = 0; t < n; t++)
+        sums[t] = _mm512_set1_epi32(-surplus[t]);
+    for (uint32_t w = 0; w < n_words; w++, k += VECTOR_BYTES, q += 32 / bits) {
+#pragma GCC unroll 8
+        for (uint32_t t = 0; t < n; t++)
+            sums[t] = step_at(sums[t], k, q + t * term_bytes, bits);
+    }
+#pragma GCC unroll 8
+    for (uint32_t t = 0; t < n; t++)
+        out[t] = sums[t];
+}
+
+INLINE void products_together(const uint8_t *k, const int8_t *q, uint32_t n_words,
+                              uint32_t term_bytes, const int32_t *surplus, uint32_t n,
+                              uint32_t bits, __m512i *sums)
+{
+    switch (n) {
+#define CASE(N)                                                                                    \
+    case N:                                                                                        \
+        products_of_terms(k, q, n_words, term_bytes, surplus, N, bits, sums);                      \
+        break
+        CASE(2);
+        CASE(3);
+        CASE(4);
+        CASE(5);
+        CASE(6);
+        CASE(7);
+        CASE(8);
+#undef CASE
+    default: /* 1 */
+        sums[0] = products(k, q, n_words, surplus[0], bits);
+    }
+}
+
 INLINE int32_t sum_of(const int8_t *q, uint32_t n)
 {
     __m512i sums = _mm512_setzero_si512();
@@ -84,16 +130,18 @@ struct terms { /* of tokens 0-7 and 8-15, int64 */
     __m512i low, high;
 };
 
-INLINE struct terms terms_of(__m512i product, const uint8_t *exponents, uint32_t shift)
+INLINE struct terms term_of(const struct call *c, __m512i product, const uint8_t *exponents,
+                            uint32_t t)
 {
+    const __m512i less = _mm512_set1_epi64(c->query->offsets ? c->query->offsets[t] : 0);
     __m512i bits = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)exponents));
-    bits = _mm512_and_si512(_mm512_add_epi32(bits, _mm512_set1_epi32((int)shift)),
+    bits = _mm512_and_si512(_mm512_add_epi32(bits, _mm512_set1_epi32((int)c->query->shifts[t])),
                             _mm512_set1_epi32(63));
-    return (struct terms){
-        _mm512_sllv_epi64(_mm512_cvtepi32_epi64(_mm512_castsi512_si256(product)),
-                          _mm512_cvtepu32_epi64(_mm512_castsi512_si256(bits))),
-        _mm512_sllv_epi64(_mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(product, 1)),
-                          _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(bits, 1)))};
+    __m512i low = _mm512_sllv_epi64(_mm512_cvtepi32_epi64(_mm512_castsi512_si256(product)),
+                                    _mm512_cvtepu32_epi64(_mm512_castsi512_si256(bits)));
+    __m512i high = _mm512_sllv_epi64(_mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(product, 1)),
+                                     _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(bits, 1)));
+    return (struct terms){_mm512_sub_epi64(low, less), _mm512_sub_epi64(high, less)};
 }
 
 INLINE struct terms combined(struct terms a, struct terms b, bool largest)
@@ -123,17 +171,27 @@ INLINE __m128i score16_of_8(__m512i value)
 
 INLINE __m256i score_group(const struct call *c, const uint8_t *group, bool largest, uint32_t bits)
 {
-    uint32_t n_heads = c->geometry->n_kv_heads, n_words = kv_head_words(c->geometry);
-    const uint8_t *k = group + kv_group_mantissas_at(c->geometry);
+    uint32_t n_words = c->n_words, share = c->share, term_bytes = n_words * (32 / bits);
+    const uint8_t *k = group + kv_group_mantissas_at(c->geometry), *exponents = group;
     const int8_t *q = c->words;
     __m512i none = largest ? _mm512_set1_epi64(INT64_MIN) : _mm512_setzero_si512();
     struct terms all = {none, none};
-    for (uint32_t h = 0; h < n_heads; h++) {
-        __m512i product = products(k, q, n_words, c->surplus[h], bits);
-        const uint8_t *exponents = group + h * KV_GROUP_TOKENS;
-        all = combined(all, terms_of(product, exponents, c->query->shifts[h]), largest);
+    for (uint32_t h = 0, t = 0; h < c->geometry->n_kv_heads; h++) {
+        if (share == 1) {
+            __m512i product = products(k, q, n_words, c->surplus[h], bits);
+            all = combined(all, term_of(c, product, exponents, h), largest);
+            q += term_bytes;
+        }
+        for (uint32_t n, left = share == 1 ? 0 : share; left > 0; left -= n) {
+            __m512i sums[TERMS_TOGETHER];
+            n = left < TERMS_TOGETHER ? left : TERMS_TOGETHER;
+            products_together(k, q, n_words, term_bytes, c->surplus + t, n, bits, sums);
+            for (uint32_t i = 0; i < n; i++, t++)
+                all = combined(all, term_of(c, sums[i], exponents, t), largest);
+            q += n * term_bytes;
+        }
         k += n_words * VECTOR_BYTES;
-        q += n_words * (32 / bits);
+        exponents += KV_GROUP_TOKENS;
     }
     return _mm256_inserti128_si256(_mm256_castsi128_si256(score16_of_8(all.low)),
                                    score16_of_8(all.high), 1);
@@ -155,14 +213,17 @@ INLINE void score_groups(const struct call *c, const uint8_t *groups, uint32_t n
 INLINE void score_lanes512(const struct kv_geometry *geometry, const struct kv_query *query,
                            const uint8_t *groups, uint32_t n, uint16_t *scores)
 {
-    uint32_t bits = kv_digest_bits(geometry),
-             head = kv_head_words(geometry) * kv_word_dims(geometry);
+    uint32_t bits = kv_digest_bits(geometry);
+    uint32_t head = kv_head_words(geometry) * kv_word_dims(geometry);
     struct call c; /* not cleared: what is read of it has been written */
     c.geometry = geometry;
     c.query = query;
-    c.words = kv_query_words(geometry, query->mantissas, c.room);
-    for (uint32_t h = 0; h < geometry->n_kv_heads; h++)
-        c.surplus[h] = (bits == 8 ? SURPLUS8 : KV_NIBBLE_BIAS) * sum_of(c.words + h * head, head);
+    c.terms = kv_query_terms(geometry, query->importance);
+    c.share = c.terms / geometry->n_kv_heads;
+    c.n_words = kv_head_words(geometry);
+    c.words = kv_query_words(geometry, c.terms, query->mantissas, c.room);
+    for (uint32_t t = 0; t < c.terms; t++)
+        c.surplus[t] = (bits == 8 ? SURPLUS8 : KV_NIBBLE_BIAS) * sum_of(c.words + t * head, head);
     if (bits == 8)
         score_groups(&c, groups, n, scores, 8);
     else

@@ -13,8 +13,8 @@
 _Static_assert((int)HILL__POLICY__POLICY_HOST_DIGEST == KV_POLICY_HOST_DIGEST &&
                    (int)HILL__POLICY__POLICY_HOST_DIGEST + 1 == KV_POLICY_COUNT,
                "Policy has the numbers of enum kv_policy");
-_Static_assert((int)HILL__IMPORTANCE__IMPORTANCE_NORM == KV_IMPORTANCE_NORM &&
-                   (int)HILL__IMPORTANCE__IMPORTANCE_NORM + 1 == KV_IMPORTANCE_COUNT,
+_Static_assert((int)HILL__IMPORTANCE__IMPORTANCE_HEADS == KV_IMPORTANCE_HEADS &&
+                   (int)HILL__IMPORTANCE__IMPORTANCE_HEADS + 1 == KV_IMPORTANCE_COUNT,
                "Importance has the numbers of enum kv_importance");
 
 struct layout_input epoch_layout(const struct epoch_settings *s)

@@ -171,15 +171,16 @@ const struct option_spec hill_pipeline_specs[] = {
            "bits of a value in a key's digest: 4 halves what scoring reads, and chooses less well",
            .choices = "8|4", .fallback = "8"),
     OPTION("importance", CHOICE, "NAME",
-           "how the KV heads' scores become one: sum, the paper's; max; norm, max with queries of "
-           "equal length",
-           .choices = "sum|max|norm", .fallback = "norm"),
+           "how the heads' scores become one: sum, of KV heads, the paper's; max; norm, max with "
+           "queries of equal length; heads, max of query heads, each less what it reaches on a "
+           "sample of keys",
+           .choices = "sum|max|norm|heads", .fallback = "heads"),
     OPTION("speculate", CHOICE, "MODE",
            "guess the next layer's query from this layer's input, so that its entries are chosen "
            "and fetched meanwhile; verify: attend to what the exact query selects",
            .choices = "off|on|verify", .fallback = "off"),
     OPTION("exact-layers", INTEGER, "N", "first layers whose queries are never guessed", .min = 1,
-           .max = 1024, .fallback = "2"),
+           .max = 1024, .fallback = "3"),
     OPTION("state-dir", PATH, "DIR",
            "folder that lasts: the cold pool, and the speeds that were measured",
            .unset_help = "${XDG_STATE_HOME:-~/.local/state}/hillinfer"),

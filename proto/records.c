@@ -209,13 +209,13 @@ static int check_agent_query(const struct checked *c)
 {
     const struct record_agent_query *r = c->payload;
     const struct kv_geometry *g = c->geometry;
-    const uint8_t *shifts = (const uint8_t *)(r + 1) + kv_key_dims(g);
     RANGE(importance, 0, KV_IMPORTANCE_COUNT - 1);
     RANGE(block_tokens, 1, UINT16_MAX + 1);
     RANGE(expected, 0, KV_MAX_TOKENS);
-    TRY(check_size(c, sizeof(*r) + (uint64_t)kv_query_bytes(g)));
-    for (uint32_t h = 0; h < g->n_kv_heads; h++)
-        TRY(check_range(c, "query shift", shifts[h], 0, KV_QUERY_SHIFT_MAX));
+    TRY(check_size(c, sizeof(*r) + (uint64_t)kv_query_bytes(g, r->importance)));
+    struct kv_query query = kv_query_at(g, r->importance, r + 1);
+    for (uint32_t t = 0; t < kv_query_terms(g, r->importance); t++)
+        TRY(check_range(c, "query shift", query.shifts[t], 0, KV_QUERY_SHIFT_MAX));
     return 0;
 }
 

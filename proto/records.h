@@ -276,7 +276,8 @@ struct record_agent_query {
     uint32_t importance;
     uint32_t block_tokens; /* n: slots framed by one Score Block */
     uint32_t expected;     /* committed slots of (sequence, layer): a cross-check */
-    /* then int8 mantissas[n_kv_heads * head_dim], uint8 shifts[n_kv_heads] */
+    /* then of each term (kv_query_terms): int64 offsets[terms], int8 mantissas[terms * head_dim],
+     * uint8 shifts[terms] (kv_query_put) */
 };
 
 /* These slots of (sequence, layer) count from now on. */

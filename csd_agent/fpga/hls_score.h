@@ -17,21 +17,25 @@
 
 #define HLS_LANES           16u /* tokens of a group; words of a beat */
 #define HLS_KV_HEADS_MAX    256u
-#define HLS_QUERY_WORDS_MAX 16832u /* 65536 dimensions, each head filled up to words of eight */
+#define HLS_HEADS_MAX       1024u  /* of a query */
+#define HLS_QUERY_WORDS_MAX 18176u /* 65536 dimensions, each head filled up to words of eight */
+#define HLS_BY_QUERY_HEAD   3u     /* KV_IMPORTANCE_HEADS */
 #define HLS_RUN_WORDS       4u     /* of a run: first beat, groups, first group of scores, 0 */
 
 /*
  * digests      groups, from a 64-byte boundary on
  * runs         [n_runs][HLS_RUN_WORDS]
- * query        mantissas, INT8, four a word (kv_query_words); then shifts, four a word
+ * query        as devices take it (kv_query_send): offsets, two words each, lower half first;
+ *              mantissas, INT8, four a word; shifts, four a word
+ * query_heads  of a KV head: terms of each with KV_IMPORTANCE_HEADS, which are so many passes
  * head_words   words of a key's head (kv_head_words)
- * importance   enum kv_importance: 0 the sum over heads, else the maximum
+ * importance   enum kv_importance: 0 the sum over terms, else the maximum
  * scores       [groups][16]
  */
 void hill_score_int8(const uint32_t *digests, const uint32_t *runs, const uint32_t *query,
-                     uint32_t n_runs, uint32_t n_kv_heads, uint32_t head_words, uint32_t importance,
-                     uint16_t *scores);
+                     uint32_t n_runs, uint32_t n_kv_heads, uint32_t query_heads,
+                     uint32_t head_words, uint32_t importance, uint16_t *scores);
 /* Of INT4 keys. */
 void hill_score_int4(const uint32_t *digests, const uint32_t *runs, const uint32_t *query,
-                     uint32_t n_runs, uint32_t n_kv_heads, uint32_t head_words, uint32_t importance,
-                     uint16_t *scores);
+                     uint32_t n_runs, uint32_t n_kv_heads, uint32_t query_heads,
+                     uint32_t head_words, uint32_t importance, uint16_t *scores);

@@ -202,13 +202,14 @@ struct rig *rig_start(const struct rig_options *o)
     assert_int_equal(shm_arena_view(&r->staging_view, r->staging_memory, staging), 0);
     for (uint32_t d = 0; d < r->n_drives; d++)
         assert_int_equal(shm_arena_view(&r->agents[d]->staging, r->staging_memory, staging), 0);
-    struct hkm_config tables = {.geometry = rig_geometry,
-                                .ctx_tokens = RIG_CTX,
-                                .n_sequences = config.n_sequences,
-                                .gpu_slots = RIG_GPU_SLOTS,
-                                .n_blocks = config.hot_blocks,
-                                .cold_slots =
-                                    config.csd ? r->n_drives * config.n_stripes * RIG_STRIPE : 0};
+    struct hkm_config tables = {
+        .geometry = rig_geometry,
+        .ctx_tokens = RIG_CTX,
+        .n_sequences = config.n_sequences,
+        .gpu_slots = RIG_GPU_SLOTS,
+        .n_blocks = config.hot_blocks,
+        .state_bytes = kv_plan_state_bytes(&rig_geometry, o->policy, RIG_CTX),
+        .cold_slots = config.csd ? r->n_drives * config.n_stripes * RIG_STRIPE : 0};
     struct scorer_io io = {.rings = r->scorer,
                            .bell = &r->bells[PARTY_SCORER],
                            .staging = &r->staging,

@@ -166,8 +166,7 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
 {
     uint32_t rows = atomic_load_explicit(&a->rows, memory_order_relaxed);
     uint32_t span = agent_begin_span(a, &r->header, RECORD_AGENT_QUERY);
-    const int8_t *mantissas = (const int8_t *)(r + 1);
-    struct kv_query query = {mantissas, (const uint8_t *)mantissas + RIG_DIMS, r->importance};
+    struct kv_query query = kv_query_at(&rig_geometry, r->importance, r + 1);
     uint32_t total = 0;
     agent_end_query(a); /* the one before it */
     struct {

@@ -41,15 +41,42 @@ static int position_order(const void *a, const void *b)
     return *x < *y ? -1 : *x > *y;
 }
 
+/* What a query head reaches on the sample, by the book: the first four tokens, and the best of
+ * every 32nd; logits are terms * 2^(exponent - 10) / sqrt(16). */
+static int64_t oracle_offset(const struct rig_request *q, uint32_t layer, uint32_t n,
+                             const struct kv_query *query, uint32_t h, int exponent)
+{
+    double reached[5] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, most = -INFINITY,
+           sum = 0, unit = ldexp(0.25, exponent - 10);
+    for (uint32_t p = 0; p < n; p += p < 3 ? 1 : p == 3 ? 28 : 32) {
+        int8_t key[16];
+        int byte = kv_digest_get_head(&rig_geometry, q->digests[layer], p, h / 2, key);
+        double term = 0;
+        for (uint32_t j = 0; j < 16; j++)
+            term += (double)query->mantissas[h * 16 + j] * key[j];
+        term = ldexp(term, byte + query->shifts[h]);
+        reached[p < 4 ? p : 4] = p < 4 ? term : fmax(reached[4], term);
+        most = fmax(most, term);
+    }
+    for (uint32_t i = 0; i < 5; i++)
+        sum += exp((reached[i] - most) * unit);
+    return llrint(most) + llrint(round(64 * log(sum)) / 64 / unit);
+}
+
 static uint32_t oracle_select(const struct rig_request *q, uint32_t layer, uint32_t n,
                               const float *query, uint32_t *positions)
 {
     static struct rig_ranked ranked[RIG_CTX];
     static uint16_t scores[RIG_CTX];
-    int8_t mantissas[RIG_DIMS];
-    uint8_t shifts[2];
-    struct kv_query digest = {mantissas, shifts, q->settings.importance};
-    kv_digest_query(&rig_geometry, q->settings.importance, query, mantissas, shifts);
+    int8_t mantissas[2 * RIG_DIMS];
+    uint8_t shifts[4];
+    int64_t offsets[4];
+    struct kv_query digest = {mantissas, shifts, q->settings.importance, NULL};
+    int exponent = kv_digest_query(&rig_geometry, q->settings.importance, query, mantissas, shifts);
+    for (uint32_t h = 0; h < 4 && q->settings.importance == KV_IMPORTANCE_HEADS; h++)
+        offsets[h] = oracle_offset(q, layer, n, &digest, h, exponent);
+    if (q->settings.importance == KV_IMPORTANCE_HEADS)
+        digest.offsets = offsets;
     kv_score_reference(&rig_geometry, &digest, q->digests[layer], n, scores);
     for (uint32_t p = 0; p < n; p++) {
         bool forced = p < q->settings.sinks || p + q->settings.window >= n;

@@ -413,7 +413,9 @@ static void set_up_world(void)
                                       .n_sequences = SEQUENCES,
                                       .gpu_slots = 16,
                                       .n_blocks = BLOCKS,
-                                      .cold_slots = COLD};
+                                      .cold_slots = COLD,
+                                      .state_bytes =
+                                          kv_plan_state_bytes(&geometry, KV_POLICY_HILLINFER, CTX)};
     segment_bytes = hkm_tables_bytes(&config) + BLOCKS * hkm_block_bytes(&geometry);
     world = mmap(NULL, sizeof *world + segment_bytes, PROT_READ | PROT_WRITE,
                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);

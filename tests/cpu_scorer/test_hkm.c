@@ -312,6 +312,7 @@ static void test_the_plan_counts_what_is_laid_out(void **unused)
                                    .n_sequences = n,
                                    .selection = {.alpha = 0.3, .sinks = 4, .window = 32}};
         struct hkm_config config = {geometry, CTX, n, kv_budget_tokens(&in.selection, CTX), 0};
+        config.state_bytes = kv_plan_state_bytes(&geometry, KV_POLICY_HILLINFER, CTX);
         struct kv_hot_plan plan;
         assert_int_equal(kv_plan_hot(&plan, &in, kv_plan_hot_full_bytes(&in), NULL), 0);
         assert_int_equal(plan.tables_bytes, hkm_tables_bytes(&config));

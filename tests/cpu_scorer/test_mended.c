@@ -440,6 +440,42 @@ static void test_a_step_does_not_end_before_they_are_there(void **unused)
     rig_stop(r);
 }
 
+/* ---- the sample of keys (key_sample.h) ------------------------------------------------------- */
+
+/* It outlives the scorer, also what it has of entries that are damaged. */
+static void test_query_heads_go_on_measuring_by_the_same_sample(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct kv_selection_settings heads = usual;
+    struct left l;
+    struct rig_ready answer;
+    heads.importance = KV_IMPORTANCE_HEADS;
+    struct rig *r = begin_with(&l, &o, STEPS, &heads);
+    damage(&l, r, 1, 31);
+    damage(&l, r, 2, hot_from(r, 2, 479));
+    assert_int_equal(l.expected[1].position, 479); /* both are of the sample */
+    r = go_on(&l, r, &answer, false, 0);
+    assert_whole(&l, r, &answer);
+    mend_all(&l);
+    finish(&l, r, STEPS);
+}
+
+static void test_a_damaged_sample_begins_anew(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct left l;
+    struct rig_ready answer;
+    struct rig *r = begin(&l, &o, 8);
+    const struct hkm *h = scorer_tables(r->pipeline);
+    /* byte 5: an exponent of the first group */
+    l.hot[l.n_hot++] = h->states + hkm_list_index(h, 0, 1) * h->header->state_bytes;
+    r = go_on(&l, r, &answer, false, 0);
+    assert_anew(&answer);
+    finish_anew(&l, r);
+}
+
 /* ---- decoded tokens ------------------------------------------------------------------------- */
 
 /* The steps from the damaged token on are made again; the hash has them already. */
@@ -581,6 +617,8 @@ int main(void)
         cmocka_unit_test(test_more_damage_than_is_noted_begins_anew),
         cmocka_unit_test(test_damage_that_takes_longer_than_all_of_it_begins_anew),
         cmocka_unit_test(test_an_agent_that_names_no_entry_begins_anew),
+        cmocka_unit_test(test_query_heads_go_on_measuring_by_the_same_sample),
+        cmocka_unit_test(test_a_damaged_sample_begins_anew),
     };
     return cmocka_run_group_tests_name("mended", tests, NULL, NULL);
 }

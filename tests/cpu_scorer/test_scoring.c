@@ -39,7 +39,7 @@ static void run_job(struct score_pool *pool, struct shm_doorbell *bell, uint32_t
         query[i] = (int8_t)(draw(255) - 127);
     for (uint32_t i = 0; i < n; i++)
         blocks[i] = i > 0 && draw(2) ? (blocks[i - 1] + 1) % BLOCKS : draw(BLOCKS);
-    struct score_job job = {&geometry, {query, shifts, KV_IMPORTANCE_SUM}, digests, blocks, n,
+    struct score_job job = {&geometry, {query, shifts, KV_IMPORTANCE_SUM, NULL}, digests, blocks, n,
                             scores};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t slot = blocks[i] * 64;
@@ -117,8 +117,8 @@ static void test_destroy_finishes_a_running_job(void **unused)
     for (uint32_t i = 0; i < BLOCKS; i++)
         blocks[i] = i;
     assert_int_equal(score_pool_create(&pool, 3, plainly, NULL), 0);
-    struct score_job job = {&geometry, {query, shifts, KV_IMPORTANCE_SUM}, digests, blocks, BLOCKS,
-                            scores};
+    struct score_job job = {
+        &geometry, {query, shifts, KV_IMPORTANCE_SUM, NULL}, digests, blocks, BLOCKS, scores};
     memset(scores, 0xee, sizeof scores);
     score_pool_start(pool, &job, NULL);
     score_pool_destroy(pool);
@@ -191,8 +191,8 @@ static void test_a_group_scores_its_own_node_first(void **unused)
     assert_true(topology_node_of_block(&nodes, seen.slab, 0) == 0 &&
                 topology_node_of_block(&nodes, seen.slab, seen.slab) == 1 && seen.slab < BLOCKS);
     assert_int_equal(score_pool_create(&pool, THREADS, note_who, &nodes), 0);
-    struct score_job job = {&geometry, {query, shifts, KV_IMPORTANCE_SUM}, digests, blocks, BLOCKS,
-                            scores};
+    struct score_job job = {
+        &geometry, {query, shifts, KV_IMPORTANCE_SUM, NULL}, digests, blocks, BLOCKS, scores};
     do { /* one that comes late finds nothing to do: until all have had something */
         memset(seen.went_abroad, 0, sizeof seen.went_abroad);
         score_pool_start(pool, &job, NULL);

@@ -290,18 +290,19 @@ uint32_t push_query(struct scene *s, struct asked *q, uint32_t sequence, uint32_
                                             .importance = random_below(KV_IMPORTANCE_COUNT),
                                             .block_tokens = block_tokens,
                                             .expected = model_committed(&s->m, sequence, layer)};
-    random_mantissas((int8_t *)q->digest, kv_key_dims(&s->m.g));
-    for (uint32_t h = 0; h < s->m.g.n_kv_heads; h++)
-        q->digest[kv_key_dims(&s->m.g) + h] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
-    uint32_t bytes = (uint32_t)sizeof q->record + kv_query_bytes(&s->m.g);
+    struct kv_query query = random_query(&s->m.g, q->record.importance);
+    uint32_t bytes = kv_query_bytes(&s->m.g, q->record.importance);
+    assert_true(bytes <= sizeof q->digest);
+    kv_query_put(&s->m.g, &query, q->digest);
+    free_query(&query);
+    bytes += (uint32_t)sizeof q->record;
     push(s, COMMAND, RECORD_AGENT_QUERY, q, bytes);
     return q->record.query_id;
 }
 
 struct record_completion collect(struct scene *s, const struct asked *q, uint32_t wrong_position)
 {
-    struct kv_query query = {(const int8_t *)q->digest, q->digest + kv_key_dims(&s->m.g),
-                             q->record.importance};
+    struct kv_query query = kv_query_at(&s->m.g, q->record.importance, q->digest);
     uint32_t n_slots = s->m.n_stripes * s->m.stripe_slots, count = 0;
     uint8_t *scored = calloc(n_slots, 1);
     const void *payload;

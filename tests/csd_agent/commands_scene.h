@@ -97,7 +97,7 @@ void trim(struct scene *s, uint32_t sequence);
 
 struct asked {
     struct record_agent_query record;
-    uint8_t digest[256];
+    uint8_t digest[512];
 };
 
 uint32_t push_query(struct scene *s, struct asked *q, uint32_t sequence, uint32_t layer,

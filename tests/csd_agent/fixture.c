@@ -45,6 +45,27 @@ void random_mantissas(int8_t *m, size_t n)
                            : (int8_t)((int)random_below(255) - 127);
 }
 
+struct kv_query random_query(const struct kv_geometry *g, uint32_t importance)
+{
+    uint32_t terms = kv_query_terms(g, importance);
+    int64_t *offsets = malloc(kv_query_bytes(g, importance));
+    assert_non_null(offsets);
+    int8_t *mantissas = (int8_t *)(offsets + terms);
+    uint8_t *shifts = (uint8_t *)mantissas + (size_t)terms * g->head_dim;
+    random_mantissas(mantissas, (size_t)terms * g->head_dim);
+    for (uint32_t t = 0; t < terms; t++) {
+        int64_t size = (int64_t)1 << random_below(44); /* terms are of that order */
+        offsets[t] = (int64_t)random_below(1u << 20) * size / (1 << 19) - size;
+        shifts[t] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
+    }
+    return kv_query_at(g, importance, offsets);
+}
+
+void free_query(struct kv_query *query)
+{
+    free((void *)(uintptr_t)query->offsets);
+}
+
 void random_keys(const struct kv_geometry *g, int8_t *m)
 {
     random_mantissas(m, kv_key_dims(g));

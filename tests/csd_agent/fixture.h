@@ -34,6 +34,10 @@ void random_bytes(void *memory, size_t n);
 /* Mantissas as kv_digest_* makes them: -127 .. 127, now and then all at an end of the range. */
 void random_mantissas(int8_t *m, size_t n);
 
+/* A query with offsets, as records have it (kv_query_put); and let go. */
+struct kv_query random_query(const struct kv_geometry *g, uint32_t importance);
+void free_query(struct kv_query *query);
+
 /* A key's, of the geometry's precision. */
 void random_keys(const struct kv_geometry *g, int8_t *m);
 

@@ -133,18 +133,13 @@ static int check_scores(void *context, uint32_t stripe, uint32_t first_slot, uin
 
 void pool_scene_query(struct pool_scene *s, uint32_t sequence, uint32_t layer)
 {
-    uint32_t dims = kv_key_dims(&s->m.g), expected = model_committed(&s->m, sequence, layer);
-    int8_t *mantissas = malloc(dims);
-    uint8_t *shifts = malloc(s->m.g.n_kv_heads);
+    uint32_t expected = model_committed(&s->m, sequence, layer);
     struct cold_query query = {.sequence = sequence, .layer = layer, .expected = expected};
     struct seen seen = {s, &query.query, sequence, layer, UINT32_MAX, 0, 0};
     struct cold_cost cost = {0};
     struct hill_why why = {""};
 
-    random_mantissas(mantissas, dims);
-    for (uint32_t h = 0; h < s->m.g.n_kv_heads; h++)
-        shifts[h] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
-    query.query = (struct kv_query){mantissas, shifts, random_below(KV_IMPORTANCE_COUNT)};
+    query.query = random_query(&s->m.g, random_below(KV_IMPORTANCE_COUNT));
     query.scored = check_scores;
     query.context = &seen;
     assert_int_equal(cold_pool_query(s->pool, &query, &cost, &why), 0);
@@ -156,8 +151,7 @@ void pool_scene_query(struct pool_scene *s, uint32_t sequence, uint32_t layer)
     s->query_read = cost.flash_read_bytes;
     query.expected++;
     assert_int_equal(cold_pool_query(s->pool, &query, &cost, &why), HILL_E_PROTOCOL);
-    free(mantissas);
-    free(shifts);
+    free_query(&query.query);
 }
 
 uint64_t pool_scene_query_reads(struct pool_scene *s)
@@ -181,7 +175,7 @@ int pool_scene_query_status(struct pool_scene *s, struct hill_why *why)
     mantissas[0] = (int8_t)((mantissas[0] + 1) % 100); /* another one each time */
     struct seen seen = {s, NULL, 0, 0, UINT32_MAX, 0, 0};
     struct cold_query query = {.expected = model_committed(&s->m, 0, 0),
-                               .query = {mantissas, shifts, 0},
+                               .query = {mantissas, shifts, 0, NULL},
                                .scored = check_scores,
                                .context = &seen};
     seen.query = &query.query;

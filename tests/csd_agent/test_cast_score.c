@@ -84,25 +84,18 @@ static void check_form(const struct kv_geometry *g, enum score_form form, uint32
     struct score_device *d = score_form_create(g, form, BATCH_BYTES, true);
     bool few = getenv("HILL_TEST_FEW"); /* the device is a simulator, as slow as one */
     uint32_t most = few ? 40 : KEYS, room = BATCH_BYTES / (2 * kv_key_dims(g)) - 16;
-    int8_t *mantissas = malloc(kv_key_dims(g));
-    uint8_t *shifts = malloc(g->n_kv_heads);
     struct keys k;
 
-    assert_true(mantissas && shifts);
     print_message("%u KV heads of %u, INT%u, form %d\n", g->n_kv_heads, g->head_dim,
                   kv_digest_bits(g), (int)form);
     make_keys(&k, g, room < most ? room : most);
     for (uint32_t round = 0; round < (few ? 2 : rounds); round++) {
-        random_mantissas(mantissas, kv_key_dims(g));
-        for (uint32_t h = 0; h < g->n_kv_heads; h++)
-            shifts[h] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
-        const struct kv_query query = {mantissas, shifts, round % KV_IMPORTANCE_COUNT};
+        struct kv_query query = random_query(g, round % KV_IMPORTANCE_COUNT);
         compare(d, &k, &query, round % SCORE_BATCHES);
+        free_query(&query);
     }
     free_keys(&k);
     score_device_destroy(d);
-    free(mantissas);
-    free(shifts);
 }
 
 static void test_every_form_scores_cast_keys_as_their_digests(void **state)
@@ -151,7 +144,7 @@ static void test_a_batch_takes_all_keys_that_it_has_room_for(void **state)
     const struct score_piece pieces[] = {{7, 0}, {room - 7, 7 * 2 * 5 * 40}};
     int8_t mantissas[5 * 40];
     const uint8_t shifts[5] = {3, 0, 1, 2, 0};
-    const struct kv_query query = {mantissas, shifts, KV_IMPORTANCE_SUM};
+    const struct kv_query query = {mantissas, shifts, KV_IMPORTANCE_SUM, NULL};
     struct hill_why why = {""};
     struct keys k;
     uint8_t *memory;

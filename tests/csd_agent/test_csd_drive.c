@@ -119,6 +119,7 @@ struct asked {
     uint32_t n_spans;
     int8_t mantissas[8];
     uint8_t shift;
+    int64_t offset;
     struct kv_query query;
     struct asked *next;  /* is read ahead; NULL: none is */
     uint32_t span, slot; /* whose scores come next */
@@ -135,7 +136,9 @@ static void begin_asked(struct asked *q, struct rig *r)
     *q = (struct asked){.rig = r};
     random_mantissas(q->mantissas, sizeof q->mantissas);
     q->shift = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
-    q->query = (struct kv_query){q->mantissas, &q->shift, random_below(KV_IMPORTANCE_COUNT)};
+    q->offset = (int64_t)random_below(1u << 20) - (1 << 19);
+    q->query =
+        (struct kv_query){q->mantissas, &q->shift, random_below(KV_IMPORTANCE_COUNT), &q->offset};
 }
 
 /* Bytes of flash of a span, in whole pages. */

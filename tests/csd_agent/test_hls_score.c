@@ -12,6 +12,8 @@
 _Static_assert(HLS_LANES == KV_GROUP_TOKENS && HLS_LANES * sizeof(uint32_t) == KV_GROUP_ALIGN,
                "a beat is a word of each token of a group");
 _Static_assert(HLS_KV_HEADS_MAX == KV_MAX_KV_HEADS, "every shape that is allowed");
+_Static_assert(HLS_HEADS_MAX == KV_MAX_HEADS && HLS_BY_QUERY_HEAD == KV_IMPORTANCE_HEADS,
+               "every query that is allowed");
 _Static_assert(HLS_QUERY_WORDS_MAX * 4 == KV_QUERY_WORDS_ROOM, "every query that is allowed");
 
 /* Memory of the card: what the kernel is given, and the same for the reference. */
@@ -21,7 +23,8 @@ struct card {
     uint32_t *digests, *query;
     uint16_t *scores, *expected;
     int8_t mantissas[KV_MAX_KEY_DIMS];
-    uint8_t shifts[KV_MAX_KV_HEADS];
+    uint8_t shifts[KV_MAX_HEADS];
+    int64_t offsets[KV_MAX_HEADS];
 };
 
 static void *zeros(size_t n, size_t size)
@@ -37,7 +40,7 @@ static struct card *make_card(const struct kv_geometry *g, uint32_t n_groups)
     c->g = *g;
     c->n_groups = n_groups;
     c->digests = zeros(n_groups, kv_group_bytes(g));
-    c->query = zeros((kv_query_words_bytes(g) + g->n_kv_heads + 3) / 4, sizeof *c->query);
+    c->query = zeros((kv_query_bytes_max(g) + 3) / 4, sizeof *c->query);
     c->scores = zeros((size_t)n_groups * KV_GROUP_TOKENS, sizeof *c->scores);
     c->expected = zeros((size_t)n_groups * KV_GROUP_TOKENS, sizeof *c->expected);
     return c;
@@ -52,36 +55,30 @@ static void free_card(struct card *c)
     free(c);
 }
 
-static void random_query(struct card *c)
+static void draw_query(struct card *c)
 {
-    random_mantissas(c->mantissas, kv_key_dims(&c->g));
-    for (uint32_t h = 0; h < c->g.n_kv_heads; h++)
+    random_mantissas(c->mantissas, (size_t)c->g.n_heads * c->g.head_dim);
+    for (uint32_t h = 0; h < c->g.n_heads; h++) {
         c->shifts[h] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
-}
-
-static void send_query(struct card *c)
-{
-    static int8_t room[KV_QUERY_WORDS_ROOM];
-    uint32_t bytes = kv_query_words_bytes(&c->g);
-    memcpy(c->query, kv_query_words(&c->g, c->mantissas, room), bytes);
-    memcpy((uint8_t *)c->query + bytes, c->shifts, c->g.n_kv_heads);
+        c->offsets[h] = ((int64_t)random_below(1u << 20) - (1 << 19)) << random_below(25);
+    }
 }
 
 static void launch(struct card *c, const uint32_t *runs, uint32_t n_runs, uint32_t importance)
 {
     (kv_digest_bits(&c->g) == 4 ? hill_score_int4 : hill_score_int8)(
-        c->digests, runs, c->query, n_runs, c->g.n_kv_heads, kv_head_words(&c->g), importance,
-        c->scores);
+        c->digests, runs, c->query, n_runs, c->g.n_kv_heads, c->g.n_heads / c->g.n_kv_heads,
+        kv_head_words(&c->g), importance, c->scores);
 }
 
 /* All groups as one run, against the reference. */
 static void compare(struct card *c, uint32_t importance)
 {
     const uint32_t run[HLS_RUN_WORDS] = {0, c->n_groups, 0, 0};
-    const struct kv_query query = {c->mantissas, c->shifts, importance};
+    const struct kv_query query = {c->mantissas, c->shifts, importance, c->offsets};
     uint32_t n = c->n_groups * KV_GROUP_TOKENS;
 
-    send_query(c);
+    kv_query_send(&c->g, &query, c->query);
     memset(c->scores, 0, n * sizeof *c->scores);
     launch(c, run, 1, importance);
     kv_score_reference(&c->g, &query, (const uint8_t *)c->digests, n, c->expected);
@@ -96,8 +93,8 @@ static void test_equals_the_reference_on_a_million_random_keys(void **state)
     } parts[] = {
         {{1, 4, 2, 8}, 500000},    {{1, 4, 2, 8, 4}, 480000}, {{1, 9, 3, 64}, 8000},
         {{1, 9, 3, 64, 4}, 8000},  {{1, 32, 8, 128}, 1000},   {{1, 32, 8, 128, 4}, 1000},
-        {{1, 5, 5, 11}, 1000},     {{1, 5, 5, 11, 4}, 1000},  {{1, 256, 256, 256}, 16},
-        {{1, 1, 1, 512, 4}, 1000},
+        {{1, 15, 5, 11}, 1000},    {{1, 5, 5, 11, 4}, 1000},  {{1, 256, 256, 256}, 16},
+        {{1, 1, 1, 512, 4}, 1000}, {{1, 14, 2, 64}, 1000},
     };
     uint32_t total = 0;
     (void)state;
@@ -105,7 +102,7 @@ static void test_equals_the_reference_on_a_million_random_keys(void **state)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         uint32_t keys = TEST_ROUNDS(parts[i].keys);
         struct card *c = make_card(&parts[i].g, (keys + KV_GROUP_TOKENS - 1) / KV_GROUP_TOKENS);
-        random_query(c);
+        draw_query(c);
         random_digests(&c->g, (uint8_t *)c->digests, c->n_groups);
         compare(c, (uint32_t)i % KV_IMPORTANCE_COUNT);
         total += c->n_groups * KV_GROUP_TOKENS;
@@ -129,16 +126,19 @@ static void test_equals_the_reference_at_the_ends_of_every_range(void **state)
 {
     static const int8_t mantissas[] = {127, -127, 0, 1, -1};
     static const uint8_t shifts[] = {0, KV_QUERY_SHIFT_MAX};
-    const struct kv_geometry shapes[] = {{1, 5, 5, 64}, {1, 5, 5, 64, 4}, {1, 1, 1, 3}};
+    const struct kv_geometry shapes[] = {{1, 10, 5, 64}, {1, 10, 5, 64, 4}, {1, 2, 1, 3}};
     (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         struct card *c = make_card(&shapes[s], (EXTREME_KEYS + 15) / KV_GROUP_TOKENS);
         extreme_digests(c);
         for (uint32_t i = 0; i < 2 * sizeof mantissas; i++) {
-            memset(c->mantissas, mantissas[i / 2], kv_key_dims(&c->g));
-            memset(c->shifts, shifts[i % 2], c->g.n_kv_heads);
+            memset(c->mantissas, mantissas[i / 2], (size_t)c->g.n_heads * c->g.head_dim);
+            memset(c->shifts, shifts[i % 2], c->g.n_heads);
+            for (uint32_t h = 0; h < c->g.n_heads; h++)
+                c->offsets[h] = (h % 2 ? 1 : -1) * ((int64_t)1 << 50);
             compare(c, KV_IMPORTANCE_SUM);
             compare(c, KV_IMPORTANCE_MAX);
+            compare(c, KV_IMPORTANCE_HEADS);
         }
         free_card(c);
     }
@@ -147,15 +147,16 @@ static void test_equals_the_reference_at_the_ends_of_every_range(void **state)
 /* Exponents up to 255, -128, nibbles of any kind: the reference's wrong score, not another one. */
 static void test_equals_the_reference_on_bytes_that_no_digest_has(void **state)
 {
-    const struct kv_geometry shapes[] = {{1, 6, 6, 20}, {1, 6, 6, 20, 4}};
+    const struct kv_geometry shapes[] = {{1, 12, 6, 20}, {1, 12, 6, 20, 4}};
     (void)state;
     random_seed(22);
     for (size_t s = 0; s < 2; s++) {
         struct card *c = make_card(&shapes[s], 40);
         for (uint32_t round = 0; round < 8; round++) {
-            random_query(c);
+            draw_query(c);
             random_bytes(c->digests, (size_t)c->n_groups * kv_group_bytes(&c->g));
-            random_bytes(c->shifts, c->g.n_kv_heads);
+            random_bytes(c->shifts, c->g.n_heads);
+            random_bytes(c->offsets, c->g.n_heads * sizeof *c->offsets);
             compare(c, round % KV_IMPORTANCE_COUNT);
         }
         free_card(c);
@@ -176,7 +177,7 @@ static void test_scores_each_run_to_its_place_and_nothing_else(void **state)
 
     (void)state;
     random_seed(23);
-    random_query(c);
+    draw_query(c);
     random_digests(&c->g, (uint8_t *)c->digests, c->n_groups);
     compare(c, KV_IMPORTANCE_SUM); /* leaves what is expected of every group */
     memset(c->scores, 0xee, GROUPS * KV_GROUP_TOKENS * sizeof *c->scores);

@@ -79,21 +79,15 @@ static void check_geometry_on(const struct kv_geometry *g, enum score_form where
 {
     struct score_device *d = create(g, where);
     struct hill_why why = {""};
-    int8_t *mantissas = malloc(kv_key_dims(g));
-    uint8_t *shifts = malloc(g->n_kv_heads);
 
     print_message("%u KV heads of %u, INT%u\n", g->n_kv_heads, g->head_dim, kv_digest_bits(g));
     for (uint32_t round = 0; round < 8; round += only_a_part() ? 7 : 1) {
-        struct kv_query query = {mantissas, shifts, round % KV_IMPORTANCE_COUNT};
-        random_mantissas(mantissas, kv_key_dims(g));
-        for (uint32_t h = 0; h < g->n_kv_heads; h++)
-            shifts[h] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
+        struct kv_query query = random_query(g, round % KV_IMPORTANCE_COUNT);
         assert_int_equal(score_device_query(d, &query, &why), 0);
         compare_batch(d, round / 2 % SCORE_BATCHES, g, &query, round >= 6);
+        free_query(&query);
     }
     score_device_destroy(d);
-    free(mantissas);
-    free(shifts);
 }
 
 static void check_geometry(const struct kv_geometry *g)
@@ -120,8 +114,8 @@ static void test_equals_the_reference_for_random_geometries(void **state)
     (void)state;
     random_seed(2);
     for (uint32_t i = 0; i < 6; i++) {
-        uint32_t heads = 1 + random_below(12);
-        struct kv_geometry g = {1, heads, heads, 1 + random_below(200), i % 2 ? 4 : 8};
+        uint32_t heads = 1 + random_below(12), share = 1 + random_below(4);
+        struct kv_geometry g = {1, heads * share, heads, 1 + random_below(200), i % 2 ? 4 : 8};
         check_geometry_on(&g, AS_IT_IS);
         check_geometry_on(&g, i / 2 % 2 ? AS_ACCELERATOR : AS_GPU); /* a build takes a second */
         check_geometry_on(&g, NO_DEVICE);
@@ -165,7 +159,7 @@ static void test_every_form_equals_the_reference_on_a_million_random_keys(void *
     (void)state;
     random_seed(3);
     for (size_t i = 0; i < 2; i++) {
-        struct kv_query query = {mantissas, shifts, KV_IMPORTANCE_SUM};
+        struct kv_query query = {mantissas, shifts, KV_IMPORTANCE_SUM, NULL};
         uint8_t *groups = malloc((size_t)n_groups * kv_group_bytes(&shapes[i]));
         assert_true(groups && scores && expected);
         random_bytes(mantissas, sizeof mantissas);

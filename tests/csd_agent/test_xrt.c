@@ -381,7 +381,7 @@ static void test_the_stand_in_finds_wrong_buffers(void **state)
 /* One digest group of zeros, the way the agent scores it, but for the events that are left out. */
 static void launch(const struct card *c, cl_mem digests, bool kernel_waits, bool read_waits)
 {
-    const uint32_t run[4] = {0, 1, 0, 0}, numbers[4] = {1, 1, 1, 0};
+    const uint32_t run[4] = {0, 1, 0, 0}, numbers[5] = {1, 1, 1, 1, 0};
     uint32_t query[8] = {0};
     uint16_t scores[16];
     cl_event written[2], done, read;
@@ -394,9 +394,9 @@ static void launch(const struct card *c, cl_mem digests, bool kernel_waits, bool
     clSetKernelArg(c->kernel, 0, sizeof digests, &digests);
     clSetKernelArg(c->kernel, 1, sizeof runs, &runs);
     clSetKernelArg(c->kernel, 2, sizeof queries, &queries);
-    for (cl_uint i = 0; i < 4; i++)
+    for (cl_uint i = 0; i < 5; i++)
         clSetKernelArg(c->kernel, 3 + i, sizeof numbers[i], &numbers[i]);
-    clSetKernelArg(c->kernel, 7, sizeof out, &out);
+    clSetKernelArg(c->kernel, 8, sizeof out, &out);
     status = clEnqueueTask(c->queue, c->kernel, kernel_waits ? 2 : 1, written, &done);
     assert_int_equal(status, CL_SUCCESS);
     clEnqueueReadBuffer(c->queue, out, CL_FALSE, 0, sizeof scores, scores, read_waits ? 1 : 0,

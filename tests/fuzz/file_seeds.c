@@ -408,7 +408,7 @@ static void command_seed(void)
     add_command(&seed, 1, &commit, sizeof commit.record + sizeof commit.slots);
     *(struct record_agent_query *)(void *)query =
         (struct record_agent_query){.query_id = 3, .block_tokens = 64, .expected = 3};
-    add_command(&seed, 0, query, sizeof(struct record_agent_query) + kv_query_bytes(&g));
+    add_command(&seed, 0, query, sizeof(struct record_agent_query) + kv_query_bytes(&g, 0));
     struct {
         struct record_fetch record;
         struct fetch_item items[2];

@@ -29,12 +29,12 @@ enum { LAYERS = 2, SEQUENCES = 2, CTX = 96, PROMPT = 20, STEPS = 12, HOT = 14, E
 enum { BLOCKS = 12, STRIPE = 256, STRIPES = LAYERS * SEQUENCES, COLD = STRIPE * STRIPES };
 enum { SEAL_KEPT = 1, SEAL_ENTRIES = 2, NO_DRIVE = 4, OTHER_BETA = 8, MENDS = 16 };
 
-static const struct hkm_config tables = {.geometry = {LAYERS, 2, 1, 8, 8},
-                                         .ctx_tokens = CTX,
-                                         .n_sequences = SEQUENCES,
-                                         .gpu_slots = 16,
-                                         .n_blocks = BLOCKS,
-                                         .cold_slots = COLD};
+static struct hkm_config tables = {.geometry = {LAYERS, 2, 1, 8, 8},
+                                   .ctx_tokens = CTX,
+                                   .n_sequences = SEQUENCES,
+                                   .gpu_slots = 16,
+                                   .n_blocks = BLOCKS,
+                                   .cold_slots = COLD};
 static uint8_t *good, *segment; /* as it was left; as the input has it */
 static uint64_t segment_bytes;
 static struct core core;
@@ -123,6 +123,7 @@ static void begin(struct sequence *s, uint64_t identity)
 
 static void leave_segment(void)
 {
+    tables.state_bytes = kv_plan_state_bytes(&tables.geometry, KV_POLICY_HILLINFER, CTX);
     segment_bytes = hkm_tables_bytes(&tables) + BLOCKS * hkm_block_bytes(&tables.geometry);
     uint64_t room = (segment_bytes + 63) / 64 * 64;
     good = aligned_alloc(64, room);

@@ -65,7 +65,8 @@ static void follow_counts(uint32_t type, const uint8_t *payload, const struct kv
         const struct record_read_keys *r = (const void *)payload;
         touch(payload, sizeof(*r), (uint64_t)r->n_ranges * sizeof(struct key_range));
     } else if (type == RECORD_AGENT_QUERY) {
-        touch(payload, sizeof(struct record_agent_query), kv_query_bytes(g));
+        const struct record_agent_query *r = (const void *)payload;
+        touch(payload, sizeof(*r), kv_query_bytes(g, r->importance));
     }
 }
 

@@ -262,7 +262,7 @@ static void record_of_kind(uint8_t kind)
     }
     case RECORD_AGENT_QUERY:
         write_record(kind, &(struct record_agent_query){.block_tokens = 64},
-                     sizeof(struct record_agent_query), kv_query_bytes(g));
+                     sizeof(struct record_agent_query), kv_query_bytes(g, 0));
         break;
     case RECORD_FETCH:
         write_record(kind, &(struct record_fetch){.n_entries = 2}, sizeof(struct record_fetch),

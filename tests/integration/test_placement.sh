@@ -51,7 +51,7 @@ check() {
 importances() {
     local prompt=$1 n=$2 importance placement hash seen=""
     shift 2
-    for importance in sum max norm; do
+    for importance in sum max norm heads; do
         hash=""
         for placement in "--csd none --simd reference" "--beta 0.25 --placement bkp"; do
             # shellcheck disable=SC2086  # words on purpose

@@ -278,7 +278,7 @@ from_prompt() { # NAME FILE N WANTED [ARGUMENTS...]
     same "$name: all of it" "$(tokens "$work/again") $(hashes "$work/again") $(field "$work/again" '"\(.prompt_tokens) \(.predicted_tokens) \(.text)"')" \
         "$(tokens "$wanted") $(hashes "$wanted") $(field "$wanted" '"\(.prompt_tokens) \(.predicted_tokens) \(.text)"')"
 }
-for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 4" "--speculate on" "--policy leoam" "--policy prefetch" "--policy full"; do
+for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 4" "--importance norm" "--speculate on" "--policy leoam" "--policy prefetch" "--policy full"; do
     # shellcheck disable=SC2086  # words
     up "${options[@]}" "${small[@]}" $other || fail "up $other"
     generate 1 60 "$work/whole" || fail "$other: $(cat "$work/whole.err")"

@@ -178,10 +178,11 @@ static void oracle_unit(float *v, uint32_t n)
 static void oracle_query(const struct kv_geometry *g, uint32_t importance, const float *q,
                          int8_t *m, uint8_t *shifts)
 {
-    uint32_t group = g->n_heads / g->n_kv_heads, dims = kv_key_dims(g);
-    float *sums = malloc(dims * sizeof(*sums));
-    int e_of[KV_MAX_KV_HEADS], e_max = -100000;
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+    uint32_t terms = importance == KV_IMPORTANCE_HEADS ? g->n_heads : g->n_kv_heads;
+    uint32_t group = g->n_heads / terms;
+    float *sums = malloc(terms * g->head_dim * sizeof(*sums));
+    int e_of[KV_MAX_HEADS], e_max = -100000;
+    for (uint32_t h = 0; h < terms; h++) {
         double largest = 0;
         const float *heads = q + h * group * g->head_dim;
         float *of = sums + h * g->head_dim;
@@ -199,7 +200,7 @@ static void oracle_query(const struct kv_geometry *g, uint32_t importance, const
         }
         e_max = e_of[h] > e_max ? e_of[h] : e_max;
     }
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+    for (uint32_t h = 0; h < terms; h++) {
         int shift = e_max == -100000 ? 0 : e_of[h] - (e_max - 8);
         shift = shift < 0 ? 0 : shift;
         shifts[h] = (uint8_t)shift;
@@ -242,13 +243,14 @@ static void random_queries_match_the_oracle(void **state)
         int spread = round / 3 % 3 == 0 ? 140 : round / 3 % 3 == 1 ? 10 : 1;
         for (uint32_t i = 0; i < n; i++)
             q[i] = round % 50 == 49 ? 0.0f : random_float(spread);
-        int8_t *m = malloc(kv_key_dims(&g)), *om = malloc(kv_key_dims(&g));
-        uint8_t s[8], os[8];
+        int8_t *m = malloc(n), *om = malloc(n);
+        uint8_t s[32], os[32];
         uint32_t importance = (uint32_t)round % KV_IMPORTANCE_COUNT;
         kv_digest_query(&g, importance, q, m, s);
         oracle_query(&g, importance, q, om, os);
-        assert_memory_equal(s, os, kv_heads);
-        assert_memory_equal(m, om, kv_key_dims(&g));
+        uint32_t terms = importance == KV_IMPORTANCE_HEADS ? g.n_heads : kv_heads;
+        assert_memory_equal(s, os, terms);
+        assert_memory_equal(m, om, terms * g.head_dim);
         free(q);
         free(m);
         free(om);

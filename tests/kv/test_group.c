@@ -151,12 +151,12 @@ static void a_query_is_filled_up_to_whole_words(void **state)
     const int8_t filled[16] = {1, 2, 3, 4, 5, 0, 0, 0, 6, 7, 8, 9, 10, 0, 0, 0};
     (void)state;
     memset(room, 0x77, sizeof(room));
-    assert_ptr_equal(kv_query_words(&whole, q, room), q);
-    assert_ptr_equal(kv_query_words(&part, q, room), room);
+    assert_ptr_equal(kv_query_words(&whole, 2, q, room), q);
+    assert_ptr_equal(kv_query_words(&part, 2, q, room), room);
     assert_memory_equal(room, filled, sizeof(filled));
-    assert_int_equal(kv_query_words_bytes(&part), 16);
-    assert_int_equal(kv_query_words_bytes(&four), 16);
-    assert_ptr_equal(kv_query_words(&four, q, room), room);
+    assert_int_equal(kv_query_words_bytes(&part, 2), 16);
+    assert_int_equal(kv_query_words_bytes(&four, 2), 16);
+    assert_ptr_equal(kv_query_words(&four, 2, q, room), room);
     assert_memory_equal(room, filled, sizeof(filled));
 }
 

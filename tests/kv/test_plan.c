@@ -113,6 +113,8 @@ static void exact_contexts_have_their_room(void **state)
     }
 }
 
+enum { SAMPLE = 3456 };
+
 static void hot_plan_worked_by_hand(void **state)
 {
     (void)state;
@@ -122,12 +124,13 @@ static void hot_plan_worked_by_hand(void **state)
     assert_int_equal(kv_plan_hot(&plan, &in, min, NULL), 0);
     assert_int_equal(plan.staging_slots, 2 * 200 + 32);
     assert_int_equal(plan.staging_bytes, shm_arena_bytes(432, 128));
-    /* header, words, 5 lists, 6 GPU lists of 200 with 5 counts, what is kept, planes: each at 64
-     * bytes */
-    assert_int_equal(plan.tables_bytes, 192 + 40000 + 128 + 9664 + 1280 + 384);
-    assert_int_equal(plan.private_bytes,
-                     kv_selector_bytes(2000) + 33 * 132 + 200 * 48 + 5 * 512 + 4 * 64 + 36 + 1024);
-    /* 64 floats: the row's query; 36 bytes: its digest; 1024: what is known of it */
+    /* header, words, 5 lists, 6 GPU lists of 200 with 5 counts, what is kept, each layer's sample
+     * (66 digests in 5 groups, 8 bytes of check each), planes: each at 64 bytes */
+    assert_int_equal(5 * 576 + 66 * 8 + 48, SAMPLE);
+    assert_int_equal(plan.tables_bytes, 192 + 40000 + 128 + 9664 + 1280 + 5 * SAMPLE + 384);
+    assert_int_equal(plan.private_bytes, kv_selector_bytes(2000) + 33 * 132 + 200 * 48 + 5 * 512 +
+                                             4 * 64 + 8 * 17 + 1024);
+    /* 64 floats: the row's query; 8 * 17 bytes: its digest; 1024: what is known of it */
     assert_int_equal(plan.block_bytes, 24 + 64 * (128 + 36 + 4 + 8));
     assert_int_equal(plan.n_blocks, 5 * 2); /* 36 tokens: one block, and one more, a layer */
     assert_int_equal(min, plan.staging_bytes + plan.tables_bytes + plan.private_bytes +
@@ -185,7 +188,7 @@ static void each_row_in_flight_is_counted(void **state)
         assert_int_equal(kv_plan_hot(&plan, &in, 64 << 20, NULL), 0);
         assert_int_equal(plan.private_bytes - one.private_bytes,
                          (rows[i][1] - 1) *
-                             (kv_selector_bytes(2000) + 200 * 44 + 4 * 64 + 36 + 1024));
+                             (kv_selector_bytes(2000) + 200 * 44 + 4 * 64 + 8 * 17 + 1024));
     }
 }
 
@@ -203,8 +206,8 @@ static void each_sequence_has_its_share_of_the_hot_plan(void **state)
     assert_int_equal(kv_plan_hot(&plan, &in, min, NULL), 0);
     assert_int_equal(plan.n_blocks, 8 * 5 * 2);
     assert_int_equal(plan.staging_slots, 9 * 200 + 8 * 32); /* a selection each, and one more */
-    assert_int_equal(plan.tables_bytes,
-                     192 + 8 * 40000 + 640 + (160 + 41 * 1600 + 32) + 8 * 1280 + 384);
+    assert_int_equal(plan.tables_bytes, 192 + 8 * 40000 + 640 + (160 + 41 * 1600 + 32) + 8 * 1280 +
+                                            8 * 5 * SAMPLE + 384);
     /* the selector and a query's buffers are for one at a time */
     assert_int_equal(plan.private_bytes - one.private_bytes, 7 * (200 * 4 + 5 * 512 + 1000));
     assert_int_equal(kv_plan_hot(&plan, &in, full, NULL), 0);

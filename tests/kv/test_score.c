@@ -29,6 +29,8 @@ struct scene {
     int8_t *q, *k;
     uint8_t *shifts, *exponents;
     uint8_t *groups; /* of k and exponents */
+    int64_t *offsets;
+    uint32_t terms, share; /* of a KV head */
     struct kv_query query;
 };
 
@@ -72,23 +74,34 @@ static void scene_make(struct scene *s, int round)
     if (round % 5 == 1) /* several heads or tokens to a vector */
         s->g = (struct kv_geometry){1, 64, 1 + (uint32_t)rand() % 9, 1 + (uint32_t)rand() % 64};
     s->g.digest_bits = round % 7 < 4 ? 8 : 4;
+    uint32_t importance = (uint32_t)rand() % KV_IMPORTANCE_COUNT;
+    s->g.n_heads = s->g.n_kv_heads * (1 + (uint32_t)rand() % 9);
+    if (s->g.n_heads * s->g.head_dim > KV_MAX_KEY_DIMS)
+        s->g.n_heads = s->g.n_kv_heads;
+    s->share = importance == KV_IMPORTANCE_HEADS ? s->g.n_heads / s->g.n_kv_heads : 1;
+    s->terms = s->g.n_kv_heads * s->share;
     s->n = (uint32_t)rand() % (round % 3 == 0 ? TOKENS_MAX + 1 : 6);
     uint32_t dims = kv_key_dims(&s->g);
-    s->q = malloc(dims);
-    s->shifts = malloc(s->g.n_kv_heads);
+    s->q = malloc((size_t)dims * s->share);
+    s->shifts = malloc(s->terms);
+    s->offsets = malloc(s->terms * sizeof *s->offsets);
     s->k = malloc((size_t)dims * s->n + 1);
     s->exponents = malloc((size_t)s->g.n_kv_heads * s->n + 1);
-    for (uint32_t i = 0; i < dims; i++)
+    for (uint32_t i = 0; i < dims * s->share; i++)
         s->q[i] = extreme == 2 ? 127 : random_mantissa(extreme);
     for (uint32_t i = 0; i < dims * s->n; i++)
         s->k[i] = extreme == 2 ? (s->g.digest_bits == 4 ? -7 : -127)
                                : random_key(s->g.digest_bits, extreme);
-    for (uint32_t i = 0; i < s->g.n_kv_heads; i++)
+    for (uint32_t i = 0; i < s->terms; i++) {
+        int64_t most = (int64_t)1 << (extreme ? 47 : rand() % 40);
         s->shifts[i] = extreme ? KV_QUERY_SHIFT_MAX : (uint8_t)(rand() % 9);
+        s->offsets[i] =
+            extreme ? most : (int64_t)(((double)rand() / RAND_MAX - 0.5) * (double)most);
+    }
     for (uint32_t i = 0; i < s->g.n_kv_heads * s->n; i++)
         s->exponents[i] = extreme ? KV_KEY_EXP_MAX : (uint8_t)(rand() % 17);
     s->groups = make_groups(&s->g, s->k, s->exponents, s->n);
-    s->query = (struct kv_query){s->q, s->shifts, (uint32_t)rand() % KV_IMPORTANCE_COUNT};
+    s->query = (struct kv_query){s->q, s->shifts, importance, rand() % 4 ? s->offsets : NULL};
 }
 
 static void scene_free(struct scene *s)
@@ -96,6 +109,7 @@ static void scene_free(struct scene *s)
     free(s->q);
     free(s->k);
     free(s->shifts);
+    free(s->offsets);
     free(s->exponents);
     free(s->groups);
 }
@@ -119,17 +133,19 @@ static uint16_t oracle_score16(__int128 value)
 static uint16_t oracle_score(const struct scene *s, uint32_t t)
 {
     __int128 sum = 0, largest = 0;
-    for (uint32_t h = 0; h < s->g.n_kv_heads; h++) {
+    for (uint32_t j = 0; j < s->terms; j++) {
+        uint32_t h = j / s->share;
         __int128 term = 0;
         for (uint32_t i = 0; i < s->g.head_dim; i++)
-            term += (__int128)s->q[h * s->g.head_dim + i] *
+            term += (__int128)s->q[j * s->g.head_dim + i] *
                     s->k[(t * s->g.n_kv_heads + h) * s->g.head_dim + i];
-        for (int b = s->exponents[t * s->g.n_kv_heads + h] + s->shifts[h]; b > 0; b--)
+        for (int b = s->exponents[t * s->g.n_kv_heads + h] + s->shifts[j]; b > 0; b--)
             term *= 2;
+        term -= s->query.offsets ? s->offsets[j] : 0;
         sum += term;
-        largest = h == 0 || term > largest ? term : largest;
+        largest = j == 0 || term > largest ? term : largest;
     }
-    assert_true(sum < (__int128)1 << 54 && sum > -((__int128)1 << 54));
+    assert_true(sum < (__int128)1 << 56 && sum > -((__int128)1 << 56));
     return oracle_score16(s->query.importance == KV_IMPORTANCE_SUM ? sum : largest);
 }
 
@@ -193,7 +209,10 @@ static void compare_paths_of(uint32_t heads, uint32_t dim, uint32_t n, uint32_t 
         exponents[i] = (uint8_t)(rand() % (KV_KEY_EXP_MAX + 1));
     for (uint32_t h = 0; h < heads; h++)
         shifts[h] = (uint8_t)(rand() % (KV_QUERY_SHIFT_MAX + 1));
-    struct kv_query query = {q, shifts, (uint32_t)rand() % KV_IMPORTANCE_COUNT};
+    int64_t offsets[KV_MAX_KV_HEADS];
+    for (uint32_t h = 0; h < heads; h++)
+        offsets[h] = (int64_t)(rand() - RAND_MAX / 2) * 1000;
+    struct kv_query query = {q, shifts, (uint32_t)rand() % KV_IMPORTANCE_COUNT, offsets};
     uint8_t *groups = make_groups(&g, k, exponents, n);
     every_path_agrees(&g, &query, groups, n);
     free(q);
@@ -244,7 +263,7 @@ static void exponents_out_of_range_are_harmless(void **state)
         exponents[0] = (uint8_t)e;
         exponents[1] = (uint8_t)(255 - e);
         kv_digest_put(&g, groups, 0, k, exponents);
-        struct kv_query query = {q, shifts, e % KV_IMPORTANCE_COUNT};
+        struct kv_query query = {q, shifts, e % KV_IMPORTANCE_COUNT, NULL};
         every_path_agrees(&g, &query, groups, 1);
     }
     free(groups);
@@ -266,7 +285,7 @@ static void mantissas_out_of_range_agree_on_all_paths(void **state)
             q[i] = random_mantissa(dim % 3);
         for (uint32_t i = 0; i < bytes; i++)
             groups[i] = rand() % 3 ? 0x80 : (uint8_t)rand();
-        struct kv_query query = {q, shifts, dim % KV_IMPORTANCE_COUNT};
+        struct kv_query query = {q, shifts, dim % KV_IMPORTANCE_COUNT, NULL};
         every_path_agrees(&g, &query, groups, n);
         free(groups);
     }

@@ -94,7 +94,7 @@ static uint32_t good_record(uint32_t type, void *room)
     }
     case RECORD_AGENT_QUERY:
         ((struct record_agent_query *)room)->block_tokens = 256;
-        return 32 + 36;
+        return 32 + 4 * 8 + 36;
     case RECORD_COMMIT:
         ((struct record_commit *)room)->n_slots = 9;
         return 32 + 9 * 4;
@@ -328,7 +328,15 @@ static void values_in_arrays_are_checked(void **state)
         1; /* more uploads than items, in the right size */
     assert_int_equal(check(RECORD_SELECTION, room, 32 + 8 + 2 * 16), HILL_E_PROTOCOL);
     bytes = good_record(RECORD_AGENT_QUERY, room);
-    room[32 + 32 + 3] = KV_QUERY_SHIFT_MAX + 1;
+    room[32 + 4 * 8 + 32 + 3] = KV_QUERY_SHIFT_MAX + 1;
+    assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), HILL_E_PROTOCOL);
+    bytes = good_record(RECORD_AGENT_QUERY, room); /* with a term for each query head */
+    ((struct record_agent_query *)room)->importance = KV_IMPORTANCE_HEADS;
+    assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), HILL_E_PROTOCOL);
+    memset(room + bytes, 0, 4 * (8 + 8 + 1));
+    bytes += 4 * (8 + 8 + 1);
+    assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), 0);
+    room[32 + 8 * 8 + 64 + 7] = KV_QUERY_SHIFT_MAX + 1;
     assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), HILL_E_PROTOCOL);
     bytes = good_record(RECORD_FETCH, room);
     ((struct fetch_item *)(room + 32))[3].position = KV_MAX_TOKENS;

@@ -74,7 +74,7 @@ struct file {
 static struct file file = {.fd = -1};
 static int8_t query_mantissas[KV_HEADS * HEAD_DIM];
 static uint8_t query_shifts[KV_HEADS];
-static const struct kv_query query = {query_mantissas, query_shifts, KV_IMPORTANCE_SUM};
+static const struct kv_query query = {query_mantissas, query_shifts, KV_IMPORTANCE_SUM, NULL};
 static struct csd_drive *drive;
 static struct score_device *device;
 static struct csd_span *spans;

@@ -275,7 +275,8 @@ static uint32_t find_methods(const struct score_set *set, struct method *methods
 /* Random digests in the ranges that kv/digest.c makes: mantissas -127..127, exponents 0..16. */
 static void fill(struct score_set *set, int8_t *mantissas, uint8_t *shifts)
 {
-    uint64_t state = 20240607, dims = kv_key_dims(&set->geometry);
+    uint64_t state = 20240607;
+    uint32_t terms = kv_query_terms(&set->geometry, set->query.importance);
     uint32_t group = kv_group_bytes(&set->geometry);
     for (uint64_t i = 0; i < set->bytes; i++) {
         uint64_t r = bench_random(&state) >> 32;
@@ -283,10 +284,10 @@ static void fill(struct score_set *set, int8_t *mantissas, uint8_t *shifts)
                               ? (uint8_t)(int8_t)((int64_t)(r % 255) - 127)
                               : (uint8_t)(r % (KV_KEY_EXP_MAX + 1));
     }
-    for (uint64_t i = 0; i < dims; i++)
+    for (uint32_t i = 0; i < terms * set->geometry.head_dim; i++)
         mantissas[i] = (int8_t)((int64_t)(bench_random(&state) % 255) - 127);
-    for (uint32_t h = 0; h < set->geometry.n_kv_heads; h++)
-        shifts[h] = (uint8_t)(bench_random(&state) % (KV_QUERY_SHIFT_MAX + 1));
+    for (uint32_t t = 0; t < terms; t++)
+        shifts[t] = (uint8_t)(bench_random(&state) % (KV_QUERY_SHIFT_MAX + 1));
 }
 
 /* Run a kernel and hold its scores against those of the reference. */
@@ -313,8 +314,11 @@ static void print_table(const struct score_set *set, const struct method *method
                         uint32_t max_threads)
 {
     const struct kv_geometry *g = &set->geometry;
-    printf("\n%u KV heads x %u: %u tokens, %.1f MiB of digests (%u bytes a token)\n\n",
-           g->n_kv_heads, g->head_dim, set->n, (double)set->bytes / 1048576, kv_digest_bytes(g));
+    printf("\n%u KV heads x %u, %u terms (`%s`): %u tokens, %.1f MiB of digests (%u bytes a "
+           "token)\n\n",
+           g->n_kv_heads, g->head_dim, kv_query_terms(g, set->query.importance),
+           kv_importance_name(set->query.importance), set->n, (double)set->bytes / 1048576,
+           kv_digest_bytes(g));
     printf("| method | threads | GB/s, median | lowest - highest | of the best read |\n");
     printf("|---|---:|---:|---:|---:|\n");
     for (uint32_t threads = 1; threads <= max_threads; threads++) {
@@ -462,11 +466,11 @@ static void measure_pages(const struct bench_options *options, struct score_set 
 /* ---- shapes --------------------------------------------------------------------------------- */
 
 static void measure_shape(const struct bench_options *options, struct kv_geometry g,
-                          uint64_t set_bytes, bool pages)
+                          uint32_t importance, uint64_t set_bytes, bool pages)
 {
     struct method methods[MAX_METHODS];
     int8_t mantissas[KV_MAX_HEAD_DIM * 16];
-    uint8_t shifts[KV_MAX_KV_HEADS];
+    uint8_t shifts[KV_MAX_HEADS];
     uint32_t max_threads = bench_cpus() < MAX_THREADS ? bench_cpus() : MAX_THREADS;
     uint32_t unit = LAYERS * RUN_BLOCKS * KV_HOT_BLOCK_TOKENS;
     struct score_set set = {.geometry = g};
@@ -477,7 +481,7 @@ static void measure_shape(const struct bench_options *options, struct kv_geometr
     uint64_t score_bytes = (uint64_t)set.n * sizeof(uint16_t);
     set.scores = bench_memory(score_bytes);
     uint16_t *expected = bench_memory(score_bytes);
-    set.query = (struct kv_query){mantissas, shifts, KV_IMPORTANCE_SUM};
+    set.query = (struct kv_query){mantissas, shifts, importance, NULL};
     fill(&set, mantissas, shifts);
     prepare_scorer(&set, max_threads);
     kv_score_reference(&g, &set.query, set.digests, set.n, expected);
@@ -495,10 +499,16 @@ static void measure_shape(const struct bench_options *options, struct kv_geometr
 
 int main(int argc, char **argv)
 {
-    static const struct kv_geometry shapes[] = {
-        {.n_layers = 1, .n_heads = 8, .n_kv_heads = 8, .head_dim = 64},
-        {.n_layers = 1, .n_heads = 8, .n_kv_heads = 1, .head_dim = 256},
-        {.n_layers = 1, .n_heads = 12, .n_kv_heads = 12, .head_dim = 64},
+    static const struct {
+        struct kv_geometry g;
+        uint32_t importance;
+    } shapes[] = {
+        {{.n_layers = 1, .n_heads = 8, .n_kv_heads = 8, .head_dim = 64}, KV_IMPORTANCE_SUM},
+        {{.n_layers = 1, .n_heads = 8, .n_kv_heads = 1, .head_dim = 256}, KV_IMPORTANCE_SUM},
+        {{.n_layers = 1, .n_heads = 12, .n_kv_heads = 12, .head_dim = 64}, KV_IMPORTANCE_SUM},
+        /* Qwen2.5-0.5B: a term for each KV head, or for each query head */
+        {{.n_layers = 1, .n_heads = 14, .n_kv_heads = 2, .head_dim = 64}, KV_IMPORTANCE_SUM},
+        {{.n_layers = 1, .n_heads = 14, .n_kv_heads = 2, .head_dim = 64}, KV_IMPORTANCE_HEADS},
     };
     struct bench_options options = bench_start("score", argc, argv);
     uint64_t l3 = cache_bytes(), set_bytes = options.quick ? QUICK_BYTES : SET_BYTES;
@@ -520,6 +530,6 @@ int main(int argc, char **argv)
         "well; scattered: no more than %u blocks of a list follow one another.\n",
         LAYERS, KV_HOT_BLOCK_TOKENS, RUN_BLOCKS);
     for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-        measure_shape(&options, shapes[i], set_bytes, i == 0);
+        measure_shape(&options, shapes[i].g, shapes[i].importance, set_bytes, i == 0);
     return 0;
 }

@@ -45,7 +45,7 @@ static const struct option_spec matrix_specs[] = {
     OPTION("budget", STRING, "LIST", "tokens that a query attends to; none: -",
            .fallback = "64,256,1024"),
     OPTION("importance", STRING, "LIST", "all, or ways to make one of the KV heads' scores",
-           .fallback = "norm"),
+           .fallback = "heads"),
     OPTION("score-bits", STRING, "LIST", "all, or bits of a key's digest; a pipeline each",
            .fallback = "8"),
     OPTION("speculate", STRING, "LIST", "all, or modes; a pipeline each", .fallback = "off"),

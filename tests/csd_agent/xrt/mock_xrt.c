@@ -30,7 +30,8 @@
 #include "tests/csd_agent/xrt/mock_xrt.h"
 
 #define PAGE     4096u
-#define ARGS     8u
+#define ARGS     9u
+#define SCORES   8u /* the argument that is written */
 #define WAITS    4u
 #define COMMANDS 256u
 
@@ -323,7 +324,7 @@ static cl_int CL_API_CALL release_kernel(cl_kernel k)
 
 static cl_int CL_API_CALL set_argument(cl_kernel k, cl_uint i, size_t bytes, const void *value)
 {
-    bool memory = i < 3 || i == 7;
+    bool memory = i < 3 || i == SCORES;
     if (i >= ARGS || bytes != (memory ? sizeof(cl_mem) : sizeof(cl_uint)))
         return CL_INVALID_ARG_SIZE;
     memcpy(k->args[i], value, bytes);
@@ -388,7 +389,8 @@ static bool uses(const struct command *c, cl_mem m)
     return c->kind != TASK
                ? c->buffer == m
                : argument_memory(&c->kernel, 0) == m || argument_memory(&c->kernel, 1) == m ||
-                     argument_memory(&c->kernel, 2) == m || argument_memory(&c->kernel, 7) == m;
+                     argument_memory(&c->kernel, 2) == m ||
+                     argument_memory(&c->kernel, SCORES) == m;
 }
 
 static cl_int CL_API_CALL release_buffer(cl_mem m)
@@ -410,7 +412,7 @@ static cl_int CL_API_CALL release_buffer(cl_mem m)
 static bool changes(const struct command *c, cl_mem m)
 {
     return c->kind == WRITE ? c->buffer == m
-                            : c->kind == TASK && argument_memory(&c->kernel, 7) == m;
+                            : c->kind == TASK && argument_memory(&c->kernel, SCORES) == m;
 }
 
 static uint64_t sum_of(const struct command *c)
@@ -427,7 +429,7 @@ static void run(struct command *c)
     cl_mem touched[4];
     unsigned n = 0;
     if (c->kind == TASK)
-        for (unsigned i = 0; i < ARGS; i += i == 2 ? 5 : 1)
+        for (unsigned i = 0; i < ARGS; i += i == 2 ? SCORES - 2 : 1)
             touched[n++] = argument_memory(&c->kernel, i);
     else
         touched[n++] = c->buffer;
@@ -447,7 +449,8 @@ static void run(struct command *c)
             (const uint32_t *)(void *)touched[1]->memory,
             (const uint32_t *)(void *)touched[2]->memory, argument_number(&c->kernel, 3),
             argument_number(&c->kernel, 4), argument_number(&c->kernel, 5),
-            argument_number(&c->kernel, 6), (uint16_t *)(void *)touched[3]->memory);
+            argument_number(&c->kernel, 6), argument_number(&c->kernel, 7),
+            (uint16_t *)(void *)touched[3]->memory);
 }
 
 static void release_of_event(cl_event e)
