@@ -60,7 +60,8 @@ static void draw_query(struct card *c)
     random_mantissas(c->mantissas, (size_t)c->g.n_heads * c->g.head_dim);
     for (uint32_t h = 0; h < c->g.n_heads; h++) {
         c->shifts[h] = (uint8_t)random_below(KV_QUERY_SHIFT_MAX + 1);
-        c->offsets[h] = ((int64_t)random_below(1u << 20) - (1 << 19)) << random_below(25);
+        c->offsets[h] =
+            ((int64_t)random_below(1u << 20) - (1 << 19)) * ((int64_t)1 << random_below(25));
     }
 }
 

@@ -31,7 +31,7 @@ tasks "$work/many.jsonl" 30 700
 "$eval_program" "$work/few.jsonl" -m "$work/wired.gguf" -o "$work/few.results" --alpha 0.1 --budget - --markdown "$work/few.md" 2>"$work/err"
 expect "exit code" $? 0
 expect "full" "$(grep -c '^| full | all | - | - | - | 100.0 | 100.0 | - |' "$work/few.md")" 1
-expect "hillinfer, alpha 0.1" "$(grep -c '^| hillinfer | 10 % | norm | 8 | off | 100.0 | 100.0 | +0.0 |' "$work/few.md")" 1
+expect "hillinfer, alpha 0.1" "$(grep -c '^| hillinfer | 10 % | heads | 8 | off | 100.0 | 100.0 | +0.0 |' "$work/few.md")" 1
 expect "window, alpha 0.1" "$(grep -c '^| window | 10 % | - | - | - | 0.0 | 0.0 | -100.0 |' "$work/few.md")" 1
 expect "results" "$(jq -r .key "$work/few.results" | sort -u | wc -l)" 12
 expect "attended to by hillinfer" "$(jq -r 'select(.policy == "hillinfer") | (.selected - (.prompt_tokens + .predicted_tokens) * 0.1 | fabs < 2)' "$work/few.results" | sort -u)" true
@@ -65,7 +65,7 @@ expect "killed before its end" "$([ "$had" -lt 30 ] && echo yes)" yes
 expect "after kill -9: exit code" $? 0
 expect "after kill -9: goes on" "$(head -n 1 "$work/err")" "hill-eval: $had of 30 results are there already"
 expect "after kill -9: results" "$(jq -r .key "$work/many.results" | sort -u | wc -l) $(wc -l <"$work/many.results")" "30 30"
-expect "after kill -9: right" "$(grep -c '| hillinfer | 10 % | norm | 8 | off | 100.0 |' "$work/out")" 1
+expect "after kill -9: right" "$(grep -c '| hillinfer | 10 % | heads | 8 | off | 100.0 |' "$work/out")" 1
 if wait_for 20 nothing_left; then pass "nothing is left"; else fail "left: $(left)"; fi
 
 # --- Ctrl-C
@@ -90,7 +90,7 @@ up -m "$work/wired.gguf" -c 4096 --policy full || fail "up"
 "$eval_program" "$work/few.jsonl" --run-dir "$run_dir" -o "$work/few.results" --alpha 0.1 --budget 64 -np 5 >"$work/out" 2>"$work/err"
 expect "running pipeline: exit code" $? 0
 expect "running pipeline: what is known" "$(head -n 1 "$work/err")" "hill-eval: 12 of 20 results are there already"
-expect "running pipeline: budget 64" "$(grep -c '^| hillinfer | 64 | norm | 8 | off | 100.0 |' "$work/out")" 1
+expect "running pipeline: budget 64" "$(grep -c '^| hillinfer | 64 | heads | 8 | off | 100.0 |' "$work/out")" 1
 
 # --- a request that does not fit fails alone
 tasks "$work/long.jsonl" 1 6000

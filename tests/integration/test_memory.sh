@@ -72,6 +72,6 @@ check() {
 
 check "one sequence" 20 prompt
 check "one sequence, placed by bkp" 21 prompt --placement bkp
-check "four at once" 23 "prompt0 prompt1 prompt2 prompt3" -np 4
+check "four at once" 26 "prompt0 prompt1 prompt2 prompt3" -np 4
 expect_nothing_left
 finish

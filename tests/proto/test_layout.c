@@ -64,11 +64,11 @@ static void test_each_sequence_has_room_for_its_query(void **unused)
     (void)unused;
     struct rig r;
     /* large enough that the least capacity does not do it */
-    struct layout_input in = {{2, KV_MAX_HEADS, 1, 128}, 512, KV_MAX_SEQUENCES};
+    struct layout_input in = {{2, KV_MAX_HEADS, 1, 64}, 512, KV_MAX_SEQUENCES};
     rig_init(&r, in);
     struct shm_ring_end gpu = open_end(&r, RING_QUERY, PARTY_GPU),
                         scorer = open_end(&r, RING_QUERY, PARTY_SCORER);
-    uint32_t bytes = (uint32_t)sizeof(struct record_query) + KV_MAX_HEADS * 128 * 4;
+    uint32_t bytes = (uint32_t)sizeof(struct record_query) + KV_MAX_HEADS * 64 * 4;
     expect_room(&gpu, &scorer, RECORD_QUERY, bytes, KV_MAX_SEQUENCES);
     free(r.payload);
 }
