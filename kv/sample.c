@@ -3,15 +3,40 @@
 
 #include <math.h>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #define STEPS     64.0   /* of a logarithm */
 #define MORE_MOST 0x1p48 /* units that it adds at most, of queries near zero */
 
-/* Plain enough for the compiler to make vectors of it. */
+#if defined(__x86_64__)
+/* Sixteen products, two a lane; SSE2, which every x86-64 has. */
+static inline __m128i sixteen(const int8_t *q, const int8_t *k)
+{
+    const __m128i zero = _mm_setzero_si128();
+    __m128i a = _mm_loadu_si128((const void *)q), b = _mm_loadu_si128((const void *)k);
+    __m128i a_sign = _mm_cmpgt_epi8(zero, a), b_sign = _mm_cmpgt_epi8(zero, b);
+    return _mm_add_epi32(
+        _mm_madd_epi16(_mm_unpacklo_epi8(a, a_sign), _mm_unpacklo_epi8(b, b_sign)),
+        _mm_madd_epi16(_mm_unpackhi_epi8(a, a_sign), _mm_unpackhi_epi8(b, b_sign)));
+}
+#endif
+
 static int32_t product(const int8_t *q, const int8_t *k, uint32_t n)
 {
+    uint32_t i = 0;
     int32_t sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += (int16_t)q[i] * (int16_t)k[i];
+#if defined(__x86_64__)
+    __m128i sums = _mm_setzero_si128();
+    for (; i + 16 <= n; i += 16)
+        sums = _mm_add_epi32(sums, sixteen(q + i, k + i));
+    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
+    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xb1));
+    sum = _mm_cvtsi128_si32(sums);
+#endif
+    for (; i < n; i++)
+        sum += q[i] * k[i];
     return sum;
 }
 
