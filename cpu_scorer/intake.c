@@ -83,15 +83,16 @@ static int take_append(struct intake *in, const struct record_append *r)
                   r->first + r->n_tokens - 1, r->header.layer, l->appended, s->max_tokens);
         return 1;
     }
-    if (in->done == 0 && refuse_no_numbers(in, s, r))
+    if (!in->looked && refuse_no_numbers(in, s, r))
         return 1;
     const uint8_t *entries = (const uint8_t *)(r + 1);
     struct evaluator *e = in->evaluator;
     uint32_t entry_bytes = in->core->tiers.hkm.entry_bytes;
     int moved = 0;
     FAULT_POINT(cpu_scorer, append, taken);
-    if (e->ops->look && in->done == 0)
+    if (e->ops->look && !in->looked)
         e->ops->look(e, s, r);
+    in->looked = true; /* once, however long the record waits for room */
     while (in->done < r->n_tokens) {
         uint32_t first = r->first + in->done;
         const uint8_t *from = entries + (uint64_t)in->done * entry_bytes;
@@ -254,7 +255,7 @@ int intake_pump(struct intake *in)
         if (rc != 1)
             return moved || rc < 0;
         in->done = 0;
-        in->checked = false;
+        in->checked = in->looked = false;
         shm_ring_release(ring);
         core_work_done(in->core);
         moved = 1;

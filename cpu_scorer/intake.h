@@ -19,6 +19,7 @@ struct intake {
     /* the record at the ring's head */
     uint32_t done; /* tokens of an APPEND that are placed */
     bool checked, refused;
+    bool looked; /* an APPEND's numbers are finite, and the evaluator has seen them */
 };
 
 /* 1, 0, or an error. */

@@ -2,12 +2,12 @@
  * csd_agent/score.cl - in-storage scoring: the integer score of keys, from their digests.
  *
  * Equals kv_score_reference (kv/score.h) bit for bit: int8 (keys: or int4) products, int32 sum per
- * KV head, shifted by key and query exponent, int64 combination over heads, 16-bit score. Integers
- * only, so that no order of additions matters. Source: paper 4.4 (raw inner product, the query
- * held, the keys streamed). Digests lie in groups of sixteen tokens (kv/group.h): words of four
- * mantissas, or of eight nibbles, sixteen tokens' words side by side. Built with -D KV_HEADS,
- * QUERY_HEADS (of a KV head), HEAD_DIM, HEAD_WORDS, BITS (of a mantissa), LANES, TASK and CAST, for
- * one of these forms:
+ * term, shifted by key and query exponent, less an offset, int64 combination of terms, 16-bit
+ * score. Integers only, so that no order of additions matters. Source: paper 4.4 (raw inner
+ * product, the query held, the keys streamed). Digests lie in groups of sixteen tokens
+ * (kv/group.h): words of four mantissas, or of eight nibbles, sixteen tokens' words side by side.
+ * Built with -D KV_HEADS, QUERY_HEADS (of a KV head), HEAD_DIM, HEAD_WORDS, BITS (of a mantissa),
+ * LANES, TASK and CAST, for one of these forms:
  *     score_keys, LANES 16   an item scores a group's tokens side by side in vectors, as CPUs like
  *     score_keys, LANES 1    a token an item, so that neighbouring items read neighbouring words
  *     score_task, TASK 1     one item scores all runs, as FPGAs like it: a loop that takes 64 bytes

@@ -40,7 +40,7 @@ static int32_t product(const int8_t *q, const int8_t *k, uint32_t n)
     return sum;
 }
 
-/* Every how manieth of n is taken. */
+/* Of n samples one in so many is taken. */
 static uint32_t stride_of(uint32_t n)
 {
     uint32_t stride = 1;
