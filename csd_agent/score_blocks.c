@@ -6,6 +6,7 @@
 #include "base/fault.h"
 #include "base/stage_trace.h"
 #include "csd_agent/command_output.h"
+#include "csd_agent/fpga/hls_score.h"
 
 struct query_run {
     struct data_plane *plane;
@@ -44,12 +45,15 @@ static uint32_t fill_block(const struct query_run *run, struct record_score_bloc
 }
 
 /* FP16 K and V that the scorer is charged. `score` is a rate of INT8 digests, a byte a value: FP16
- * keys that are cast are twice as many bytes, INT4 digests half. */
-static uint64_t charged_kv(const struct data_plane *plane, uint32_t n_slots)
+ * keys that are cast are twice as many bytes, INT4 digests half; what the kernel for an FPGA reads
+ * again for more terms of a KV head counts each time. */
+static uint64_t charged_kv(const struct query_run *run, uint32_t n_slots)
 {
-    const struct pool_layout *layout = cold_pool_layout(plane->pool);
-    uint32_t bits = pool_has_keys(layout) ? 16 : kv_digest_bits(&layout->geometry);
-    return (uint64_t)n_slots * kv_entry_bytes(&layout->geometry) * bits / 8;
+    const struct pool_layout *layout = cold_pool_layout(run->plane->pool);
+    const struct kv_geometry *g = &layout->geometry;
+    uint32_t bits = pool_has_keys(layout) ? 16 : kv_digest_bits(g);
+    uint32_t passes = hls_passes(kv_query_terms(g, run->record->importance) / g->n_kv_heads);
+    return (uint64_t)n_slots * kv_entry_bytes(g) * passes * bits / 8;
 }
 
 /* The same under a device model: the block leaves when its scores are on the host. read: for these
@@ -66,7 +70,7 @@ static int hold_block(struct query_run *run, uint32_t stripe, uint32_t first, ui
         return plane->lost;
     uint32_t tuples = fill_block(run, (void *)held->payload, stripe, first, n, scores);
     if (plane->drive.model.figures.on) /* its scorer passes over slots that do not count */
-        due = drive_score(&plane->drive, run->device, read, charged_kv(plane, tuples),
+        due = drive_score(&plane->drive, run->device, read, charged_kv(run, tuples),
                           tuples * sizeof(struct score_tuple));
     if (tuples == 0) {
         free(held);

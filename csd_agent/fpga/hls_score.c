@@ -18,30 +18,24 @@
 
 #define CHUNK_GROUPS 256u /* of a burst of scores */
 
-/* What is held while digests stream past. */
+/* What is held while digests stream past. Of the query: [term of a pass][KV head, then pass]. */
 struct held {
-    uint32_t query[HLS_QUERY_WORDS_MAX];
-    uint8_t shifts[HLS_HEADS_MAX];
-    uint64_t offsets[HLS_HEADS_MAX];
+    uint32_t query[HLS_TERMS][HLS_QUERY_WORDS_MAX]; /* ... then word */
+    uint8_t shifts[HLS_TERMS][HLS_HEADS_MAX];
+    uint64_t offsets[HLS_TERMS][HLS_HEADS_MAX];
     uint32_t exponents[HLS_KV_HEADS_MAX / 4][HLS_LANES]; /* of the group: beats as they came */
 };
 
 struct shape {
-    uint32_t n_kv_heads, passes, head_words, exponent_beats, group_beats;
-    bool maximum; /* of terms, not their sum */
-};
-
-/* Of each token, between passes. */
-struct values {
-    uint64_t sum[CHUNK_GROUPS][HLS_LANES];
-    int64_t maximum[CHUNK_GROUPS][HLS_LANES];
+    uint32_t n_kv_heads, terms; /* terms: of a KV head */
+    uint32_t passes, head_words, exponent_beats, group_beats;
+    bool maximum; /* of terms, not their sum, whose KV heads have one term */
 };
 
 /* Of each token. */
 struct lanes {
-    int32_t product[HLS_LANES];
-    uint64_t sum[HLS_LANES];
-    int64_t maximum[HLS_LANES];
+    int32_t product[HLS_TERMS][HLS_LANES];
+    int64_t value[HLS_LANES]; /* of the terms so far: the sum or the maximum */
 };
 
 static int32_t signed_byte(uint32_t word, uint32_t j)
@@ -101,62 +95,87 @@ static uint16_t score16(int64_t value)
     return (uint16_t)(value < 0 ? 0x7fffu - magnitude : 0x8000u + magnitude);
 }
 
-/* A head's words are over: its term, in unsigned numbers and modulo 64, so that a damaged exponent
- * gives the reference's wrong score. */
-static void add_term(const struct held *held, struct lanes *lanes, uint32_t head, uint32_t term_at)
+/* Of each KV head. */
+static uint32_t terms_in(const struct shape *shape, uint32_t pass)
 {
 #pragma HLS INLINE
+    uint32_t left = shape->terms - pass * HLS_TERMS;
+    return left < HLS_TERMS ? left : HLS_TERMS;
+}
+
+/* A head's words are over: its terms in this pass, in unsigned numbers and modulo 64, so that a
+ * damaged exponent gives the reference's wrong score. Where terms are summed a head has one, so
+ * among them the largest is right for both, and only that one meets what the beats before left. */
+static void add_terms(const struct shape *shape, const struct held *held, struct lanes *lanes,
+                      uint32_t head, uint32_t pass)
+{
+#pragma HLS INLINE
+    const uint32_t slot = head * shape->passes + pass, n_terms = terms_in(shape, pass);
     for (uint32_t t = 0; t < HLS_LANES; t++) {
 #pragma HLS UNROLL
         uint32_t four = held->exponents[head / 4][head % 4 * 4 + t / 4];
-        uint32_t shift = (four >> (8 * (t % 4)) & 255u) + held->shifts[term_at];
-        uint64_t term =
-            ((uint64_t)(int64_t)lanes->product[t] << (shift & 63u)) - held->offsets[term_at];
-        lanes->sum[t] = (head == 0 ? 0 : lanes->sum[t]) + term;
-        if (head == 0 || (int64_t)term > lanes->maximum[t])
-            lanes->maximum[t] = (int64_t)term;
+        uint32_t exponent = four >> (8 * (t % 4)) & 255u;
+        int64_t largest = INT64_MIN;
+        for (uint32_t u = 0; u < HLS_TERMS; u++) {
+#pragma HLS UNROLL
+            if (u >= n_terms)
+                continue;
+            uint32_t shift = (exponent + held->shifts[u][slot]) & 63u;
+            int64_t term = (int64_t)(((uint64_t)(int64_t)lanes->product[u][t] << shift) -
+                                     held->offsets[u][slot]);
+            if (term > largest)
+                largest = term;
+        }
+        if (head == 0 || (shape->maximum && largest > lanes->value[t]))
+            lanes->value[t] = largest;
+        else if (!shape->maximum)
+            lanes->value[t] = (int64_t)((uint64_t)lanes->value[t] + (uint64_t)largest);
     }
 }
 
 static void add_words(bool int4, const struct held *held, struct lanes *lanes,
-                      const uint32_t words[HLS_LANES], uint32_t at, bool first)
+                      const uint32_t words[HLS_LANES], uint32_t n_terms, uint32_t at, bool first)
 {
 #pragma HLS INLINE
-    uint32_t query[2] = {held->query[int4 ? 2 * at : at], int4 ? held->query[2 * at + 1] : 0};
-    for (uint32_t t = 0; t < HLS_LANES; t++) {
+    for (uint32_t u = 0; u < HLS_TERMS; u++) {
 #pragma HLS UNROLL
-        int32_t product = word_product(int4, words[t], query);
-        lanes->product[t] = (first ? 0 : lanes->product[t]) + product;
+        if (u >= n_terms)
+            continue;
+        const uint32_t query[2] = {held->query[u][int4 ? 2 * at : at],
+                                   int4 ? held->query[u][2 * at + 1] : 0};
+        for (uint32_t t = 0; t < HLS_LANES; t++) {
+#pragma HLS UNROLL
+            int32_t product = word_product(int4, words[t], query);
+            lanes->product[u][t] = (first ? 0 : lanes->product[u][t]) + product;
+        }
     }
 }
 
-/* A group's last head is over in this pass. */
-static void end_group(const struct shape *shape, uint32_t pass, const struct lanes *lanes,
-                      uint32_t group, struct values *values, uint16_t made[CHUNK_GROUPS][HLS_LANES])
+/* A group's last head is over in this pass. maxima: of the passes before. */
+static void end_group(uint32_t pass, const struct lanes *lanes, int64_t maxima[HLS_LANES],
+                      uint16_t made[HLS_LANES])
 {
 #pragma HLS INLINE
     for (uint32_t t = 0; t < HLS_LANES; t++) {
 #pragma HLS UNROLL
-        uint64_t sum = (pass == 0 ? 0 : values->sum[group][t]) + lanes->sum[t];
-        int64_t maximum = lanes->maximum[t];
-        if (pass != 0 && values->maximum[group][t] > maximum)
-            maximum = values->maximum[group][t];
-        values->sum[group][t] = sum;
-        values->maximum[group][t] = maximum;
-        made[group][t] = score16(shape->maximum ? maximum : (int64_t)sum);
+        int64_t value = lanes->value[t];
+        if (pass != 0 && maxima[t] > value)
+            value = maxima[t];
+        maxima[t] = value;
+        made[t] = score16(value);
     }
 }
 
 /* One pass over at most CHUNK_GROUPS groups, from beat `at` on; the last one makes the scores. */
 static void score_groups(bool int4, const struct shape *shape, uint32_t pass, struct held *held,
                          const uint32_t *digests, uint32_t at, uint32_t n_groups,
-                         struct values *values, uint16_t made[CHUNK_GROUPS][HLS_LANES])
+                         int64_t maxima[CHUNK_GROUPS][HLS_LANES],
+                         uint16_t made[CHUNK_GROUPS][HLS_LANES])
 {
-    struct lanes lanes = {{0}, {0}, {0}};
-#pragma HLS ARRAY_PARTITION variable = lanes.product complete
-#pragma HLS ARRAY_PARTITION variable = lanes.sum complete
-#pragma HLS ARRAY_PARTITION variable = lanes.maximum complete
-    const uint32_t n_beats = n_groups * shape->group_beats;
+    struct lanes lanes = {{{0}}, {0}};
+#pragma HLS ARRAY_PARTITION variable = lanes.product complete dim = 0
+#pragma HLS ARRAY_PARTITION variable = lanes.value complete
+    const uint32_t n_beats = n_groups * shape->group_beats, n_terms = terms_in(shape, pass);
     uint32_t group = 0, position = 0, head = 0, word = 0; /* of the beat: in its group, its head */
 
     for (uint32_t beat = 0; beat < n_beats; beat++) {
@@ -175,18 +194,18 @@ static void score_groups(bool int4, const struct shape *shape, uint32_t pass, st
             position++;
             continue;
         }
-        add_words(int4, held, &lanes, words,
+        add_words(int4, held, &lanes, words, n_terms,
                   (head * shape->passes + pass) * shape->head_words + word, word == 0);
         position++;
         word++;
         if (word < shape->head_words)
             continue;
-        add_term(held, &lanes, head, head * shape->passes + pass);
+        add_terms(shape, held, &lanes, head, pass);
         word = 0;
         head++;
         if (head < shape->n_kv_heads)
             continue;
-        end_group(shape, pass, &lanes, group, values, made);
+        end_group(pass, &lanes, maxima[group], made[group]);
         group++;
         position = 0;
         head = 0;
@@ -205,23 +224,55 @@ static void write_scores(uint16_t *scores, uint32_t first_group, uint32_t n_grou
     }
 }
 
+/* A query's terms, one after the other, to where a pass finds them: a term of its KV head, and that
+ * head. */
+struct place {
+    uint32_t term, head;
+};
+
+static void next_place(const struct shape *shape, struct place *place)
+{
+#pragma HLS INLINE
+    place->term++;
+    if (place->term == shape->terms) {
+        place->term = 0;
+        place->head++;
+    }
+}
+
+static uint32_t slot_of(const struct shape *shape, struct place place)
+{
+#pragma HLS INLINE
+    return place.head * shape->passes + place.term / HLS_TERMS;
+}
+
 static void hold_query(bool int4, const struct shape *shape, struct held *held,
                        const uint32_t *query)
 {
-    uint32_t terms = shape->n_kv_heads * shape->passes;
-    uint32_t n_words = terms * shape->head_words * (int4 ? 2 : 1);
+    const uint32_t terms = shape->n_kv_heads * shape->terms;
+    const uint32_t term_words = shape->head_words * (int4 ? 2 : 1), n_words = terms * term_words;
     const uint32_t *words = query + 2 * terms;
-    for (uint32_t h = 0; h < terms; h++) {
+    struct place place = {0, 0};
+    for (uint32_t i = 0; i < terms; i++, next_place(shape, &place)) {
 #pragma HLS PIPELINE II = 2
-        held->offsets[h] = query[2 * h] | (uint64_t)query[2 * h + 1] << 32;
+        held->offsets[place.term % HLS_TERMS][slot_of(shape, place)] =
+            query[2 * i] | (uint64_t)query[2 * i + 1] << 32;
     }
-    for (uint32_t w = 0; w < n_words; w++) {
+    place = (struct place){0, 0};
+    for (uint32_t i = 0, word = 0; i < n_words; i++) {
 #pragma HLS PIPELINE II = 1
-        held->query[w] = words[w];
+        held->query[place.term % HLS_TERMS][slot_of(shape, place) * term_words + word] = words[i];
+        word++;
+        if (word == term_words) {
+            word = 0;
+            next_place(shape, &place);
+        }
     }
-    for (uint32_t h = 0; h < terms; h++) {
+    place = (struct place){0, 0};
+    for (uint32_t i = 0; i < terms; i++, next_place(shape, &place)) {
 #pragma HLS PIPELINE II = 1
-        held->shifts[h] = (uint8_t)(words[n_words + h / 4] >> (8 * (h % 4)));
+        held->shifts[place.term % HLS_TERMS][slot_of(shape, place)] =
+            (uint8_t)(words[n_words + i / 4] >> (8 * (i % 4)));
     }
 }
 
@@ -231,19 +282,23 @@ static void score_runs(bool int4, const uint32_t *digests, const uint32_t *runs,
                        uint16_t *scores)
 {
 #pragma HLS INLINE
+    const uint32_t terms = importance == HLS_BY_QUERY_HEAD ? query_heads : 1;
     const struct shape shape = {.n_kv_heads = n_kv_heads,
-                                .passes = importance == HLS_BY_QUERY_HEAD ? query_heads : 1,
+                                .terms = terms,
+                                .passes = hls_passes(terms),
                                 .head_words = head_words,
                                 .exponent_beats = (n_kv_heads + 3) / 4,
                                 .group_beats = (n_kv_heads + 3) / 4 + n_kv_heads * head_words,
                                 .maximum = importance != 0};
     struct held held;
-    struct values values;
+    int64_t maxima[CHUNK_GROUPS][HLS_LANES];
     uint16_t made[CHUNK_GROUPS][HLS_LANES];
-#pragma HLS ARRAY_PARTITION variable = held.query cyclic factor = 2
-#pragma HLS ARRAY_PARTITION variable = values.sum complete dim = 2
-#pragma HLS ARRAY_PARTITION variable = values.maximum complete dim = 2
+#pragma HLS ARRAY_PARTITION variable = held.query complete dim = 1
+#pragma HLS ARRAY_PARTITION variable = held.query cyclic factor = 2 dim = 2
+#pragma HLS ARRAY_PARTITION variable = held.shifts complete dim = 1
+#pragma HLS ARRAY_PARTITION variable = held.offsets complete dim = 1
 #pragma HLS ARRAY_PARTITION variable = held.exponents complete dim = 2
+#pragma HLS ARRAY_PARTITION variable = maxima complete dim = 2
 #pragma HLS ARRAY_PARTITION variable = made complete dim = 2
 
     hold_query(int4, &shape, &held, query);
@@ -254,7 +309,7 @@ static void score_runs(bool int4, const uint32_t *digests, const uint32_t *runs,
             uint32_t n = n_groups - done < CHUNK_GROUPS ? n_groups - done : CHUNK_GROUPS;
             for (uint32_t pass = 0; pass < shape.passes; pass++)
                 score_groups(int4, &shape, pass, &held, digests, at + done * shape.group_beats, n,
-                             &values, made);
+                             maxima, made);
             write_scores(scores, to + done, n, made);
         }
     }

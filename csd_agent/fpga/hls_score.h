@@ -20,14 +20,21 @@
 #define HLS_HEADS_MAX       1024u  /* of a query */
 #define HLS_QUERY_WORDS_MAX 18176u /* 65536 dimensions, each head filled up to words of eight */
 #define HLS_BY_QUERY_HEAD   3u     /* KV_IMPORTANCE_HEADS */
+#define HLS_TERMS           8u     /* of a KV head, that share a beat */
 #define HLS_RUN_WORDS       4u     /* of a run: first beat, groups, first group of scores, 0 */
+
+/* How often a group is read for so many terms of a KV head. */
+static inline uint32_t hls_passes(uint32_t terms)
+{
+    return (terms + HLS_TERMS - 1) / HLS_TERMS;
+}
 
 /*
  * digests      groups, from a 64-byte boundary on
  * runs         [n_runs][HLS_RUN_WORDS]
  * query        as devices take it (kv_query_send): offsets, two words each, lower half first;
  *              mantissas, INT8, four a word; shifts, four a word
- * query_heads  of a KV head: terms of each with KV_IMPORTANCE_HEADS, which are so many passes
+ * query_heads  of a KV head: terms of each with KV_IMPORTANCE_HEADS (hls_passes)
  * head_words   words of a key's head (kv_head_words)
  * importance   enum kv_importance: 0 the sum over terms, else the maximum
  * scores       [groups][16]

@@ -59,9 +59,10 @@ void scene_start(struct scene *s)
 
 const char *scene_device;
 
-void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits)
+void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits,
+                      uint32_t n_heads)
 {
-    struct kv_geometry g = {2, 4, 2, 24, bits};
+    struct kv_geometry g = {2, n_heads, 2, 24, bits};
     struct cold_pool_config config = {
         .url = pool_url(),
         .options = {.device = scene_device, .create = true, .batch_bytes = 20000},
@@ -102,7 +103,7 @@ void scene_add_windows(struct scene *s)
 
 void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_bytes)
 {
-    scene_prepare_as(s, wrong_position, key_bytes, 8);
+    scene_prepare_as(s, wrong_position, key_bytes, 8, 4);
 }
 
 void scene_prepare(struct scene *s, uint32_t wrong_position)

@@ -47,10 +47,11 @@ void scene_start(struct scene *s);
 extern const char *scene_device;
 
 /* Without its thread: the plane is the caller's to change. key_bytes: of a pool of keys; 0: of
- * digests. bits: of a digest's mantissas. */
-void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits);
+ * digests. bits: of a digest's mantissas. n_heads: of queries; there are 2 KV heads. */
+void scene_prepare_as(struct scene *s, uint32_t wrong_position, uint32_t key_bytes, uint32_t bits,
+                      uint32_t n_heads);
 
-/* Digests of 8 bits. */
+/* Digests of 8 bits, 4 query heads. */
 void scene_prepare_keys(struct scene *s, uint32_t wrong_position, uint32_t key_bytes);
 
 void scene_prepare(struct scene *s, uint32_t wrong_position);
@@ -97,7 +98,7 @@ void trim(struct scene *s, uint32_t sequence);
 
 struct asked {
     struct record_agent_query record;
-    uint8_t digest[512];
+    uint8_t digest[1024];
 };
 
 uint32_t push_query(struct scene *s, struct asked *q, uint32_t sequence, uint32_t layer,

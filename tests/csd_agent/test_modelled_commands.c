@@ -59,29 +59,38 @@ static void test_each_command_takes_its_modelled_time(void **state)
     scene_close(&s);
 }
 
-/* INT8 digests, INT4 ones, FP16 keys that are cast for either. */
+/* INT8 digests, INT4 ones, FP16 keys that are cast for either; 11 query heads of a KV head, whose
+ * terms the kernel for an FPGA takes in two passes. */
 static void test_the_scorer_is_charged_the_bytes_that_it_takes(void **state)
 {
     const uint32_t keys = 2 * 2 * 24;
     const struct {
-        uint32_t key_bytes, bits, charged_bits;
-    } pools[] = {{0, 8, 8}, {0, 4, 4}, {keys, 8, 16}, {keys, 4, 16}};
+        uint32_t key_bytes, bits, charged_bits, n_heads, passes;
+    } pools[] = {{0, 8, 8, 4, 1},     {0, 4, 4, 4, 1},  {keys, 8, 16, 4, 1},
+                 {keys, 4, 16, 4, 1}, {0, 8, 8, 16, 1}, {0, 8, 8, 22, 2}};
 
     (void)state;
     random_seed(88);
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
         struct scene s;
-        scene_prepare_as(&s, COLD_NO_POSITION, pools[i].key_bytes, pools[i].bits);
+        struct asked q;
+        uint32_t rounds = 0;
+        scene_prepare_as(&s, COLD_NO_POSITION, pools[i].key_bytes, pools[i].bits, pools[i].n_heads);
         data_plane_set_model(&s.plane, &slow);
         scene_start(&s);
         grow(&s, 0, 0, 300);
-        query(&s, 0, 0, 64);
+        for (uint32_t n = 0; n < 8; n++) {
+            push_query(&s, &q, 0, 0, 64);
+            collect(&s, &q, COLD_NO_POSITION);
+            rounds += q.record.importance == KV_IMPORTANCE_HEADS ? pools[i].passes : 1;
+        }
         scene_stop(&s);
-        double ns = 300.0 * kv_entry_bytes(&s.m.g) * pools[i].charged_bits / 8 / slow.score;
+        double ns =
+            300.0 * rounds * kv_entry_bytes(&s.m.g) * pools[i].charged_bits / 8 / slow.score;
         double charged = (double)s.plane.drive.counters.score_ns;
-        if (charged < ns || charged > ns + 300) /* each block's is rounded up */
-            fail_msg("INT%u, %u bytes of keys: %.0f ns, charged are %.0f", pools[i].bits,
-                     pools[i].key_bytes, ns, charged);
+        if (charged < ns || charged > ns + 8 * 300) /* each block's is rounded up */
+            fail_msg("INT%u, %u bytes of keys, %u heads: %.0f ns, charged are %.0f", pools[i].bits,
+                     pools[i].key_bytes, pools[i].n_heads, ns, charged);
         scene_start(&s);
         scene_close(&s);
         unlink(pool_path());
