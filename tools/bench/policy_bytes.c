@@ -69,8 +69,8 @@ static void choose_matrix(const struct bench_options *o)
             memmove(policies[n_policies++], policies[i], sizeof policies[i]);
 }
 
-/* Is fetching ahead by a guess what the policy is? By default the first two layers are exact, and
- * this model has no more. */
+/* Is fetching ahead by a guess what the policy is? By default the first three layers are exact,
+ * and this model has two. */
 static bool guesses(const char *policy)
 {
     return strcmp(policy, "prefetch") == 0;
