@@ -34,13 +34,11 @@ static const char *const mode_names[MODES] = {"off", "on", "verify"};
 
 static const struct scene {
     const char *name, *options;
-} scenes[] = {{"everything hot", "--csd none"},
-              {"four fifths cold, this drive", "--beta 0.25"},
-              {"four fifths cold, the paper's device model",
-               "--beta 0.25 --csd-model "
-               "flash=2.9,write=1.0,link=3.2,gpu_link=25,score=3.2,dram=0,latency_us=42"},
-              {"four fifths cold, the same with flash 1 GB/s",
-               "--beta 0.25 --csd-model flash=1.0,score=3.2,dram=0"}};
+} scenes[] = {
+    {"everything hot", "--csd none"},
+    {"four fifths cold, this drive", "--beta 0.25"},
+    {"four fifths cold, a modelled SmartSSD without DRAM", "--beta 0.25 --csd-model dram=0"},
+    {"four fifths cold, the same with flash 1 GB/s", "--beta 0.25 --csd-model flash=1.0,dram=0"}};
 enum { SCENES = sizeof scenes / sizeof *scenes };
 
 static struct bench_samples speeds[SCENES][MODES], idles[SCENES][MODES];
