@@ -121,8 +121,9 @@ static int start(struct helper *h, struct hill_why *why)
 }
 
 /* Write the request and read the answer until its end. 0; HILL_E_TIMEOUT, HILL_E_TOO_LONG,
- * HILL_E_NOMEM. A helper that dies early ends it, too. */
-static int talk(struct helper *h, const char *request, size_t bytes, char **answer, size_t *got)
+ * HILL_E_NOMEM, HILL_E_CANCELLED by stop_fd. A helper that dies early ends it, too. */
+static int talk(struct helper *h, const char *request, size_t bytes, int stop_fd, char **answer,
+                size_t *got)
 {
     int64_t deadline = clock_deadline_ms(CHAT_HELPER_WALL_S * 1000);
     size_t sent = 0, room = 0;
@@ -130,10 +131,15 @@ static int talk(struct helper *h, const char *request, size_t bytes, char **answ
     *got = 0;
     for (;;) {
         int64_t left = deadline - clock_now_ns();
-        struct pollfd fds[2] = {{h->from, POLLIN, 0}, {h->to, POLLOUT, 0}};
+        struct pollfd fds[3] = {/* of those below 0 nothing is heard */
+                                {h->from, POLLIN, 0},
+                                {h->to, POLLOUT, 0},
+                                {stop_fd, POLLIN, 0}};
         if (left <= 0)
             return HILL_E_TIMEOUT;
-        poll(fds, h->to >= 0 ? 2 : 1, (int)(left / 1000000 + 1));
+        poll(fds, 3, (int)(left / 1000000 + 1));
+        if (fds[2].revents)
+            return HILL_E_CANCELLED;
         if (h->to >= 0 && fds[1].revents) {
             ssize_t n = send(h->to, request + sent, bytes - sent, MSG_NOSIGNAL);
             sent += n > 0 ? (size_t)n : 0;
@@ -176,7 +182,8 @@ static int why_silent(int status, struct hill_why *why)
                      "the helper for chat templates ended without an answer (status %d)", status);
 }
 
-static int run_helper(const char *request, size_t bytes, json_t **out, struct hill_why *why)
+static int run_helper(const char *request, size_t bytes, int stop_fd, json_t **out,
+                      struct hill_why *why)
 {
     struct helper h = {.to = -1, .from = -1};
     char *answer = NULL;
@@ -184,7 +191,7 @@ static int run_helper(const char *request, size_t bytes, json_t **out, struct hi
     int status = 0, code = start(&h, why);
     if (code)
         return code;
-    code = talk(&h, request, bytes, &answer, &got);
+    code = talk(&h, request, bytes, stop_fd, &answer, &got);
     if (h.to >= 0)
         close(h.to);
     close(h.from);
@@ -196,6 +203,8 @@ static int run_helper(const char *request, size_t bytes, json_t **out, struct hi
         code = hill_fail(why, HILL_E_UNSUPPORTED,
                          "the model's chat template was not done after %d s and was stopped",
                          CHAT_HELPER_WALL_S);
+    else if (code == HILL_E_CANCELLED)
+        code = hill_fail(why, code, "the model's chat template was stopped");
     else if (code)
         code =
             hill_fail(why, HILL_E_UNSUPPORTED, "the model's chat template renders too much text");
@@ -276,7 +285,8 @@ static int take_answer(struct chat_prompt *out, const json_t *answer, struct hil
 
 int chat_helper_render(struct chat_prompt *out, const char *text, uint64_t bytes,
                        const struct chat_vocabulary *vocabulary,
-                       const struct chat_message *messages, unsigned count, struct hill_why *why)
+                       const struct chat_message *messages, unsigned count, int stop_fd,
+                       struct hill_why *why)
 {
     json_t *answer = NULL;
     *out = (struct chat_prompt){0};
@@ -284,7 +294,7 @@ int chat_helper_render(struct chat_prompt *out, const char *text, uint64_t bytes
     if (!request)
         return hill_fail(why, HILL_E_UNSUPPORTED,
                          "the conversation or the model's chat template is not UTF-8 text");
-    int code = run_helper(request, strlen(request), &answer, why);
+    int code = run_helper(request, strlen(request), stop_fd, &answer, why);
     if (code == 0)
         code = take_answer(out, answer, why);
     if (code)

@@ -9,8 +9,8 @@
  * The one part of HillInfer that runs Python at a user's; nothing else needs it.
  * Who calls it: chat_prompt.c. Failure: HILL_E_UNSUPPORTED and one line: Python or its Jinja is
  * not there, the template failed, took too long or too much memory, or a person's words did not
- * come through it untouched. Concurrency: any number of threads, a process each; SIGINT does not
- * reach the helper.
+ * come through it untouched; HILL_E_CANCELLED. Concurrency: any number of threads, a process each;
+ * SIGINT does not reach the helper.
  */
 #pragma once
 
@@ -21,6 +21,8 @@
 #define CHAT_HELPER_MEM_MIB  512 /* of address space */
 #define CHAT_HELPER_TEXT_MAX (64u << 20)
 
+/* stop_fd: as soon as something can be read there, the helper is killed; -1: none. */
 int chat_helper_render(struct chat_prompt *out, const char *text, uint64_t bytes,
                        const struct chat_vocabulary *vocabulary,
-                       const struct chat_message *messages, unsigned count, struct hill_why *why);
+                       const struct chat_message *messages, unsigned count, int stop_fd,
+                       struct hill_why *why);

@@ -26,7 +26,8 @@ static char *text_of(const ProtobufCBinaryData *bytes)
 }
 
 int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
-                       const struct chat_message *messages, unsigned count, struct hill_why *why)
+                       const struct chat_message *messages, unsigned count, int stop_fd,
+                       struct hill_why *why)
 {
     char *bos = text_of(&info->bos_text), *eos = text_of(&info->eos_text);
     const struct chat_vocabulary vocabulary = {bos, eos, time(NULL)};
@@ -40,8 +41,9 @@ int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
     if (code == 0 && format)
         code = chat_render(out, format, &vocabulary, messages, count, why);
     else if (code == 0)
-        code = chat_helper_render(out, (const char *)info->chat_template.data,
-                                  info->chat_template.len, &vocabulary, messages, count, why);
+        code =
+            chat_helper_render(out, (const char *)info->chat_template.data, info->chat_template.len,
+                               &vocabulary, messages, count, stop_fd, why);
     free(bos);
     free(eos);
     return code;

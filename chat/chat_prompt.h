@@ -17,9 +17,10 @@ int chat_prompt_check(const Hill__ModelInfo *info, struct hill_why *why);
 /* NULL: none that is built in; the helper renders. */
 const struct chat_format *chat_prompt_format(const Hill__ModelInfo *info);
 
-/* *out is chat_prompt_finish'ed, after a failure, too. */
+/* *out is chat_prompt_finish'ed, after a failure, too. stop_fd: of chat_helper.h. */
 int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
-                       const struct chat_message *messages, unsigned count, struct hill_why *why);
+                       const struct chat_message *messages, unsigned count, int stop_fd,
+                       struct hill_why *why);
 
 /* Pieces as Generate has them: a list whose texts are the pieces' own, to be freed as one. NULL:
  * out of memory. */

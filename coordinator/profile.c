@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kv/score.h"
+
 #define CACHE_VERSION 1
 
 static const char *const rate_names[] = {"f_c", "f_s", "B_c", "B_s"};
@@ -58,12 +60,13 @@ void profile_fingerprint(char out[PROFILE_FINGERPRINT_BYTES], const struct setti
     char model[CSD_MODEL_TEXT];
     snprintf(out, PROFILE_FINGERPRINT_BYTES,
              "%.200s; %ld CPUs; version " HILL_VERSION
-             "; %u layers, %u heads, %u KV heads of %u; INT%u%s; "
+             "; %u layers, %u heads, %u KV heads of %u; %s, INT%u%s; "
              "context %u; %u threads, %.32s; blocks of %u; %.4200s; model %s",
              cpu, sysconf(_SC_NPROCESSORS_ONLN), g->n_layers, g->n_heads, g->n_kv_heads,
-             g->head_dim, kv_digest_bits(g), s->epoch.csd_cast ? " cast" : "",
-             s->epoch.plan.ctx_tokens, s->epoch.threads, epoch_simd_name(s->epoch.simd),
-             s->epoch.block_tokens, s->csd_url, csd_model_print(model, &s->epoch.csd_model));
+             g->head_dim, kv_importance_name(s->epoch.plan.selection.importance), kv_digest_bits(g),
+             s->epoch.csd_cast ? " cast" : "", s->epoch.plan.ctx_tokens, s->epoch.threads,
+             epoch_simd_name(s->epoch.simd), s->epoch.block_tokens, s->csd_url,
+             csd_model_print(model, &s->epoch.csd_model));
     for (uint32_t d = 1; d < s->epoch.csd_drives; d++) {
         size_t used = strlen(out);
         snprintf(out + used, PROFILE_FINGERPRINT_BYTES - used, "; %s",

@@ -17,11 +17,6 @@ static bool is_one_of_several(const struct drain *d)
 
 /* ---- a sequence --------------------------------------------------------------------------- */
 
-static uint32_t blocks_for(uint32_t tokens)
-{
-    return (tokens + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
-}
-
 static uint32_t stripes_held(const struct drain *d, const struct sequence *s)
 {
     return tiers_stripes(&d->core->tiers, s->index, d->drive);
@@ -51,7 +46,7 @@ static void disown_copies(struct core *c, const struct sequence *s)
 static void prepare(struct drain *d, struct sequence *s)
 {
     struct core *c = d->core;
-    uint32_t all = blocks_for(s->max_tokens), now = tiers_blocks(&c->tiers, s->index);
+    uint32_t all = kv_hot_blocks(s->max_tokens), now = tiers_blocks(&c->tiers, s->index);
     uint32_t more = all > now ? hkm_extend(&c->tiers.hkm, s->index, all - now) : 0;
     bool placed = s->share.copies || s->share.beta > 0;
     if (!more && !placed)
@@ -154,7 +149,7 @@ static bool find_stripes(const struct drain *d, const struct sequence *s, struct
 /* Hot blocks for all of its tokens. */
 static bool find_blocks(const struct drain *d, const struct sequence *s, struct places *p)
 {
-    uint32_t all = blocks_for(s->max_tokens), now = tiers_blocks(&d->core->tiers, s->index);
+    uint32_t all = kv_hot_blocks(s->max_tokens), now = tiers_blocks(&d->core->tiers, s->index);
     uint32_t more = all > now ? all - now : 0;
     if (more > p->blocks)
         return false;

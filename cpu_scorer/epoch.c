@@ -110,6 +110,7 @@ int epoch_config(struct scorer_config *out, const struct epoch_settings *s, stru
         .adopts = s->tiers_epoch < s->epoch,
         .demote_slots = layout_demote_slots_max(&layout),
         .policy = plan->selection.policy,
+        .importance = plan->selection.importance,
         .key_window_bytes =
             kv_key_window_bytes(&plan->geometry, plan->selection.policy, plan->ctx_tokens),
         .score = kv_score_choose(simd),

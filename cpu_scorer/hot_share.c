@@ -11,11 +11,6 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static uint32_t blocks_for(uint32_t tokens)
-{
-    return tokens / KV_HOT_BLOCK_TOKENS + (tokens % KV_HOT_BLOCK_TOKENS != 0);
-}
-
 uint32_t hot_share_target(const struct hot_share *p, uint32_t n)
 {
     if (!(p->beta > 0))
@@ -42,7 +37,7 @@ struct allowance {
 static int plan_hot_alone(struct hot_share *p, uint32_t blocks_allowed, uint32_t max_tokens,
                           uint32_t *blocks, struct hill_why *why)
 {
-    *blocks = blocks_for(max_tokens);
+    *blocks = kv_hot_blocks(max_tokens);
     p->limit = max_tokens;
     if (*blocks > blocks_allowed)
         return hill_fail(why, HILL_E_TOO_LONG,
@@ -57,14 +52,14 @@ static int plan_hot_of_two(struct hot_share *p, uint32_t blocks_allowed, uint32_
                            uint32_t *blocks, struct hill_why *why)
 {
     uint32_t forced = (uint32_t)fmin((double)p->sinks + p->window, max_tokens);
-    uint32_t all = blocks_for(max_tokens), least = smaller(blocks_for(forced) + 1, all);
+    uint32_t all = kv_hot_blocks(max_tokens), least = smaller(kv_hot_blocks(forced) + 1, all);
     if (blocks_allowed < least)
         return hill_fail(why, HILL_E_TOO_LONG,
                          "cannot take the request: its sinks and window need %u hot blocks per "
                          "layer, there are %u; raise --hot-mb",
                          least, blocks_allowed);
     p->limit = max_tokens;
-    uint32_t want = smaller(blocks_for(hot_share_target(p, max_tokens)) + 1, all);
+    uint32_t want = smaller(kv_hot_blocks(hot_share_target(p, max_tokens)) + 1, all);
     if (p->adapts && p->copies)
         want = all;
     *blocks = smaller(want, blocks_allowed);

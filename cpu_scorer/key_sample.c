@@ -60,15 +60,10 @@ struct kv_query key_sample_query(const struct core *c, const struct sequence *s,
                                  const float *q, uint32_t n_tokens, void *bytes)
 {
     const struct kv_geometry *g = &c->config.geometry;
-    uint32_t importance = s->settings.importance, terms = kv_query_terms(g, importance);
+    int32_t exponent;
+    struct kv_query query = kv_query_make(g, s->settings.importance, q, bytes, &exponent);
     int64_t *offsets = bytes;
-    int8_t *mantissas = (int8_t *)(offsets + terms);
-    struct kv_query query = kv_query_at(g, importance, bytes);
-    int32_t exponent = kv_digest_query(g, importance, q, mantissas,
-                                       (uint8_t *)mantissas + (uint64_t)terms * g->head_dim);
-    if (importance == KV_IMPORTANCE_HEADS)
+    if (query.importance == KV_IMPORTANCE_HEADS)
         kv_sample_offsets(g, &query, exponent, sample_of(c, s, layer).groups, n_tokens, offsets);
-    else
-        memset(offsets, 0, terms * sizeof *offsets);
     return query;
 }

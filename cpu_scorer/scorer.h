@@ -57,7 +57,8 @@ struct scorer_config {
         cold_slots; /* that the hot segment has checks for, whatever drive is there; 0: the pool's */
     bool drains;    /* scorer_drain from the beginning */
     kv_score_fn *score;
-    uint32_t policy; /* enum kv_policy: what it was started with (kv_policy_served) */
+    uint32_t policy;     /* enum kv_policy: what it was started with (kv_policy_served) */
+    uint32_t importance; /* enum kv_importance: of the queries by which speeds are measured */
     const struct kv_mass_ops *mass; /* of a policy that evaluates FP16 keys */
     uint32_t key_window_bytes;      /* the same, and of host-digest */
     uint64_t digest_cache_bytes;    /* host-digest: of cold digests in memory, at most */

@@ -226,7 +226,7 @@ static int open_sequence(struct profile_run *r)
     s->status = 0;
     s->request_id = 0; /* nobody's */
     s->max_tokens = s->prompt_tokens = c->config.ctx_tokens;
-    s->settings = (struct kv_selection_settings){.alpha = 1};
+    s->settings = (struct kv_selection_settings){.alpha = 1, .importance = c->config.importance};
     s->cold_used = s->moves_wanted = s->reads_hot = s->sums = false;
     holding_begin(c, s);
     s->first_tag = r->m->agent->next_tag;
@@ -314,6 +314,7 @@ static int relay_query(struct profile_run *r)
     for (uint32_t i = 0; i < g->n_heads * g->head_dim; i++)
         r->query[i] = (float)(int)(next_random(r) % 2001) / 1000.0f - 1.0f;
     r->q->id = ++r->n_queries;
+    r->q->n_tokens = r->hot_first + r->cold_there; /* their sample is not made: any will do */
     digest_open(r->digest->evaluator, r->q);
     return wait_to_push(r, push_query);
 }

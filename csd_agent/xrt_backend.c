@@ -33,12 +33,12 @@
 #include "base/cldevice.h"
 #include "csd_agent/backend.h"
 #include "csd_agent/file_io.h"
+#include "csd_agent/fpga/hls_score.h"
 #include "csd_agent/xrt_extensions.h"
 
 #define VENDOR "Xilinx"
 /* Of csd_agent/fpga/hls_score.h: first beat, groups, first group of scores, 0. */
-#define RUN_WORDS  4u
-#define BEAT_BYTES 64u
+#define BEAT_BYTES (HLS_LANES * 4u)
 
 /* The kernel's arguments, in its order. */
 enum argument {
@@ -56,7 +56,7 @@ enum argument {
 struct xrt_batch {
     cl_mem digests, runs, scores;
     uint8_t *window; /* digests, mapped */
-    uint32_t *table; /* [SCORE_BATCH_PIECES][RUN_WORDS] */
+    uint32_t *table; /* [SCORE_BATCH_PIECES][HLS_RUN_WORDS] */
     uint32_t n_pieces, slots[SCORE_BATCH_PIECES];
     uint16_t *groups; /* as the kernel has written them: [groups_max][16] */
     uint16_t *out;    /* of slots alone */
@@ -295,7 +295,7 @@ static int make_window(struct xrt_backend *x, struct xrt_batch *b, struct hill_w
 
 static int make_batch(struct xrt_backend *x, struct xrt_batch *b, struct hill_why *why)
 {
-    size_t table = SCORE_BATCH_PIECES * RUN_WORDS * sizeof *b->table;
+    size_t table = SCORE_BATCH_PIECES * HLS_RUN_WORDS * sizeof *b->table;
     size_t scores = (size_t)x->groups_max * KV_GROUP_TOKENS * sizeof *b->groups;
     cl_int status;
     int code = make_window(x, b, why);
@@ -394,7 +394,7 @@ static uint32_t fill_table(const struct xrt_backend *x, struct xrt_batch *b,
     if (n_pieces > SCORE_BATCH_PIECES)
         return 0;
     for (uint32_t i = 0; i < n_pieces; i++) {
-        uint32_t n = kv_groups_touched(0, pieces[i].n_slots), *run = b->table + i * RUN_WORDS;
+        uint32_t n = kv_groups_touched(0, pieces[i].n_slots), *run = b->table + i * HLS_RUN_WORDS;
         if (n == 0 || pieces[i].at % BEAT_BYTES != 0 || n > x->groups_max - n_groups ||
             pieces[i].at + (uint64_t)n * group > x->loaded.batch_bytes)
             return 0;
@@ -442,8 +442,8 @@ static int xrt_execute(struct csd_backend *backend, uint32_t number,
     backend->done.launches++;
     /* digests are there: finish has waited for them, and a P2P buffer needs no migration */
     cl_int status = clEnqueueWriteBuffer(x->queue, b->runs, CL_FALSE, 0,
-                                         n_pieces * RUN_WORDS * sizeof *b->table, b->table, 0, NULL,
-                                         &before[1]);
+                                         n_pieces * HLS_RUN_WORDS * sizeof *b->table, b->table, 0,
+                                         NULL, &before[1]);
     if (status == CL_SUCCESS)
         status = set_arguments(x, b);
     if (status == CL_SUCCESS)

@@ -135,12 +135,14 @@ static void add_headers(const struct exchange *x, struct MHD_Response *response)
 static enum MHD_Result queue_answer(struct exchange *x)
 {
     struct job *job = x->job;
+    if (job->out.failed)
+        return MHD_NO;
     struct MHD_Response *response =
         job->stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, CONNECTION_BYTES / 2,
                                                         read_answer, x, NULL)
                     : MHD_create_response_from_buffer(job->out.length, job->out.bytes,
                                                       MHD_RESPMEM_MUST_COPY);
-    if (!response || job->out.failed)
+    if (!response)
         return MHD_NO;
     add_headers(x, response);
     enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)job->status, response);
@@ -449,14 +451,15 @@ int http_server_open(struct http_server **out, struct gateway *gateway, int list
         return hill_fail(why, HILL_E_NOMEM, "out of memory");
     server->gateway = gateway;
     server->watch_fd = epoll_create1(EPOLL_CLOEXEC);
-    server->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, take_request,
-        server, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL, MHD_OPTION_LISTEN_SOCKET, listen_fd,
-        MHD_OPTION_CONNECTION_LIMIT, s->connections, MHD_OPTION_CONNECTION_TIMEOUT, s->idle_s,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
-        completed, server, MHD_OPTION_NOTIFY_CONNECTION, connection_changed, server,
-        MHD_OPTION_END);
-    if (server->watch_fd >= 0 && server->daemon) {
+    if (server->watch_fd >= 0)
+        server->daemon = MHD_start_daemon(
+            MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+            take_request, server, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL,
+            MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_CONNECTION_LIMIT, s->connections,
+            MHD_OPTION_CONNECTION_TIMEOUT, s->idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+            (size_t)CONNECTION_BYTES, MHD_OPTION_NOTIFY_COMPLETED, completed, server,
+            MHD_OPTION_NOTIFY_CONNECTION, connection_changed, server, MHD_OPTION_END);
+    if (server->daemon) {
         *out = server;
         return 0;
     }

@@ -24,7 +24,7 @@ struct render {
     bool threaded;
     pthread_t thread;
     atomic_bool done; /* the thread stores it last (release); pairs with render_is_done (acquire) */
-    int event_fd;
+    int event_fd, stop_fd;
     Hill__Message *info; /* its own copy */
     const struct chat_message *messages;
     unsigned count;
@@ -34,4 +34,5 @@ struct render {
 struct render *render_start(const Hill__Message *info, const struct chat_message *messages,
                             unsigned count, int event_fd);
 bool render_is_done(struct render *render);
-void render_finish(struct render *render); /* waits for its thread; NULL allowed */
+/* Ends its helper and waits for its thread; NULL allowed. */
+void render_finish(struct render *render);

@@ -91,5 +91,5 @@ int conversation_set_system(struct conversation *c, const char *text, struct hil
 
 int conversation_render(const struct conversation *c, struct chat_prompt *out, struct hill_why *why)
 {
-    return chat_prompt_render(out, c->info->model_info, c->messages, c->count, why);
+    return chat_prompt_render(out, c->info->model_info, c->messages, c->count, -1, why);
 }

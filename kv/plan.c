@@ -130,11 +130,6 @@ uint32_t kv_plan_gpu_slots(const struct kv_plan_input *in, uint64_t gpu_cap_byte
     return slots < forced_tokens(in) || slots + 1 < window ? 0 : slots;
 }
 
-static uint64_t blocks_of(uint32_t tokens)
-{
-    return ((uint64_t)tokens + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS;
-}
-
 uint64_t kv_plan_state_bytes(const struct kv_geometry *g, uint32_t policy, uint32_t ctx_tokens)
 {
     uint64_t fine = (uint64_t)ctx_tokens / KV_CHUNK_FINE + 1;
@@ -288,8 +283,8 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
     out->block_bytes =
         24 + KV_HOT_BLOCK_TOKENS *
                  (uint64_t)(kv_entry_bytes(g) + kv_digest_bytes(g) + 4 + KV_CHECK_BYTES);
-    *min_blocks = lists * (blocks_of(forced_tokens(in)) + 1);
-    *full_blocks = lists * (blocks_of(in->ctx_tokens) + 1);
+    *min_blocks = lists * (kv_hot_blocks(forced_tokens(in)) + 1);
+    *full_blocks = lists * (kv_hot_blocks(in->ctx_tokens) + 1);
 }
 
 static uint64_t hot_bytes(const struct kv_hot_plan *plan, uint64_t blocks)

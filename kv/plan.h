@@ -25,6 +25,12 @@
 
 _Static_assert(KV_HOT_BLOCK_TOKENS % KV_GROUP_TOKENS == 0, "a block is whole groups of digests");
 
+/* Hot blocks that so many tokens take. */
+static inline uint32_t kv_hot_blocks(uint32_t n_tokens)
+{
+    return n_tokens / KV_HOT_BLOCK_TOKENS + (n_tokens % KV_HOT_BLOCK_TOKENS != 0);
+}
+
 struct kv_plan_input {
     struct kv_geometry geometry;
     uint32_t n_embd, n_ff, n_vocab;

@@ -76,40 +76,61 @@ uint32_t kv_query_bytes_max(const struct kv_geometry *g)
     return g->n_heads * ((uint32_t)sizeof(int64_t) + kv_head_words(g) * kv_word_dims(g) + 1);
 }
 
-static void put_offsets(const struct kv_query *query, uint32_t terms, void *bytes)
+/* Where its parts lie. */
+struct query_parts {
+    int64_t *offsets;
+    int8_t *mantissas;
+    uint8_t *shifts;
+};
+
+static struct query_parts parts_of(uint32_t terms, uint32_t mantissa_bytes, void *bytes)
+{
+    int8_t *mantissas = (int8_t *)bytes + terms * sizeof(int64_t);
+    return (struct query_parts){bytes, mantissas, (uint8_t *)mantissas + mantissa_bytes};
+}
+
+static void put_offsets(const struct kv_query *query, uint32_t terms, int64_t *offsets)
 {
     if (query->offsets)
-        memmove(bytes, query->offsets, terms * sizeof *query->offsets);
+        memmove(offsets, query->offsets, terms * sizeof *offsets);
     else
-        memset(bytes, 0, terms * sizeof *query->offsets);
+        memset(offsets, 0, terms * sizeof *offsets);
+}
+
+struct kv_query kv_query_make(const struct kv_geometry *g, uint32_t importance, const float *q,
+                              void *bytes, int32_t *exponent)
+{
+    uint32_t terms = kv_query_terms(g, importance);
+    struct query_parts to = parts_of(terms, terms * g->head_dim, bytes);
+    *exponent = kv_digest_query(g, importance, q, to.mantissas, to.shifts);
+    memset(to.offsets, 0, terms * sizeof *to.offsets);
+    return (struct kv_query){to.mantissas, to.shifts, importance, to.offsets};
 }
 
 void kv_query_put(const struct kv_geometry *g, const struct kv_query *query, void *bytes)
 {
     uint32_t terms = kv_query_terms(g, query->importance);
-    uint8_t *mantissas = (uint8_t *)bytes + terms * sizeof(int64_t);
-    put_offsets(query, terms, bytes);
-    memcpy(mantissas, query->mantissas, (size_t)terms * g->head_dim);
-    memcpy(mantissas + (size_t)terms * g->head_dim, query->shifts, terms);
+    struct query_parts to = parts_of(terms, terms * g->head_dim, bytes);
+    put_offsets(query, terms, to.offsets);
+    memcpy(to.mantissas, query->mantissas, (size_t)terms * g->head_dim);
+    memcpy(to.shifts, query->shifts, terms);
 }
 
 struct kv_query kv_query_at(const struct kv_geometry *g, uint32_t importance, const void *bytes)
 {
     uint32_t terms = kv_query_terms(g, importance);
-    const int64_t *offsets = bytes;
-    const int8_t *mantissas = (const int8_t *)(offsets + terms);
-    return (struct kv_query){mantissas, (const uint8_t *)mantissas + (size_t)terms * g->head_dim,
-                             importance, offsets};
+    struct query_parts from = parts_of(terms, terms * g->head_dim, (void *)(uintptr_t)bytes);
+    return (struct kv_query){from.mantissas, from.shifts, importance, from.offsets};
 }
 
 uint32_t kv_query_send(const struct kv_geometry *g, const struct kv_query *query, void *bytes)
 {
     uint32_t terms = kv_query_terms(g, query->importance);
     uint32_t words_bytes = kv_query_words_bytes(g, terms);
-    int8_t *words = (int8_t *)bytes + terms * sizeof(int64_t);
-    put_offsets(query, terms, bytes);
-    memmove(words, kv_query_words(g, terms, query->mantissas, words), words_bytes);
-    memcpy(words + words_bytes, query->shifts, terms);
+    struct query_parts to = parts_of(terms, words_bytes, bytes);
+    put_offsets(query, terms, to.offsets);
+    memmove(to.mantissas, kv_query_words(g, terms, query->mantissas, to.mantissas), words_bytes);
+    memcpy(to.shifts, query->shifts, terms);
     return terms * (uint32_t)sizeof(int64_t) + words_bytes + terms;
 }
 

@@ -99,9 +99,11 @@ struct kv_query {
 /* A query's digest in memory and in records, from an 8-byte boundary on: offsets, mantissas,
  * shifts. As devices take it (kv_query_send): the same, but mantissas with each term filled up to
  * whole words of keys (kv_query_words). Bytes of one; the most that one of this geometry takes, in
- * either form. */
+ * either form. kv_query_make digests a query (kv_digest_query) into such bytes, offsets 0. */
 uint32_t kv_query_bytes(const struct kv_geometry *g, uint32_t importance);
 uint32_t kv_query_bytes_max(const struct kv_geometry *g);
+struct kv_query kv_query_make(const struct kv_geometry *g, uint32_t importance, const float *q,
+                              void *bytes, int32_t *exponent);
 void kv_query_put(const struct kv_geometry *g, const struct kv_query *query, void *bytes);
 struct kv_query kv_query_at(const struct kv_geometry *g, uint32_t importance, const void *bytes);
 uint32_t kv_query_send(const struct kv_geometry *g, const struct kv_query *query, void *bytes);

@@ -117,7 +117,7 @@ static int check_query(const struct checked *c)
     RANGE(kind, QUERY_EXACT, QUERY_KINDS - 1);
     uint32_t heads = r->kind == QUERY_KNOWN ? 0 : g->n_heads;
     RANGE(n_heads, heads, heads);
-    RANGE(n_tokens, 0, KV_MAX_TOKENS);
+    RANGE(n_tokens, 1, KV_MAX_TOKENS);
     return check_size(c, sizeof(*r) + (uint64_t)r->n_heads * g->head_dim * sizeof(float));
 }
 
@@ -231,9 +231,9 @@ static int check_fetch(const struct checked *c)
 {
     const struct record_fetch *r = c->payload;
     const struct fetch_item *items = (const void *)(r + 1);
-    const struct fetch_row *rows = (const void *)(items + r->n_entries);
     RANGE(n_entries, 1, LAYOUT_FETCH_ITEMS_MAX);
     RANGE(n_rows, 0, c->n_sequences - 1);
+    const struct fetch_row *rows = (const void *)(items + r->n_entries);
     TRY(check_size(c, sizeof(*r) + (uint64_t)r->n_entries * sizeof(*items) +
                           (uint64_t)r->n_rows * sizeof(*rows)));
     for (uint32_t i = 0; i < r->n_entries; i++)
@@ -318,6 +318,7 @@ static int check_completion(const struct checked *c)
     TRY(check_status(c, r->status));
     RANGE(command, RECORD_AGENT_QUERY, RECORD_ADOPT);
     RANGE(count, 0, KV_MAX_TOKENS);
+    RANGE(busy_ns, 0, RECORD_BUSY_NS_MAX);
     return check_size(c, sizeof(*r));
 }
 

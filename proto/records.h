@@ -392,6 +392,8 @@ struct score_tuple {
     uint16_t slot_offset, score;
 };
 
+#define RECORD_BUSY_NS_MAX UINT64_C(3600000000000) /* an hour: longer than any deadline */
+
 struct record_completion {
     struct record_header header;
     uint64_t tag;     /* of the command; of a query: its query_id */
@@ -405,7 +407,7 @@ struct record_completion {
     uint64_t
         link_kv_bytes; /* entry bytes (covering pages) that crossed to the host for this command */
     uint64_t link_key_bytes; /* the same of keys, by READ_KEYS */
-    uint64_t busy_ns;        /* time the agent worked on it */
+    uint64_t busy_ns;        /* time the agent worked on it; at most RECORD_BUSY_NS_MAX */
 };
 
 _Static_assert(sizeof(struct record_header) == 16, "record header layout");

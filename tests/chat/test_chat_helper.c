@@ -10,7 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -29,7 +32,8 @@ static int render(struct chat_prompt *out, const char *template,
                   const struct chat_message *messages, unsigned count, struct hill_why *why)
 {
     why->text[0] = '\0';
-    return chat_helper_render(out, template, strlen(template), &vocabulary, messages, count, why);
+    return chat_helper_render(out, template, strlen(template), &vocabulary, messages, count, -1,
+                              why);
 }
 
 /* All pieces as "kind:text" lines: S template, L words, T answer. */
@@ -108,6 +112,25 @@ static void the_date_is_the_one_asked_for(void **state)
     expect_pieces("{{ strftime_now('%d %B %Y') }} {{ messages[0].content }}", talk, 1, wanted, "");
 }
 
+/* Not after its seconds of CPU, and no process is left of it. */
+static void a_helper_is_stopped_by_its_descriptor(void **state)
+{
+    (void)state;
+    const char *endless =
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+    const struct chat_message talk[] = {message(CHAT_USER, "U")};
+    struct chat_prompt prompt;
+    struct hill_why why;
+    int stop_fd = eventfd(1, EFD_CLOEXEC);
+    assert_true(stop_fd >= 0);
+    assert_int_equal(
+        chat_helper_render(&prompt, endless, strlen(endless), &vocabulary, talk, 1, stop_fd, &why),
+        HILL_E_CANCELLED);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    chat_prompt_finish(&prompt);
+    close(stop_fd);
+}
+
 /* Every one of them ends in one line that says what is wrong, and within the limits. */
 static void hostile_templates_are_refused_in_one_line(void **state)
 {
@@ -183,6 +206,7 @@ int main(void)
         cmocka_unit_test(a_template_may_trim_and_drop_reasoning),
         cmocka_unit_test(a_system_text_without_a_place_joins_the_first_turn),
         cmocka_unit_test(the_date_is_the_one_asked_for),
+        cmocka_unit_test(a_helper_is_stopped_by_its_descriptor),
         cmocka_unit_test(hostile_templates_are_refused_in_one_line),
         cmocka_unit_test(what_is_no_text_is_refused),
         cmocka_unit_test(the_filter_leaves_no_file_no_socket_no_process),

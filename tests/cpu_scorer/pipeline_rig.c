@@ -170,6 +170,7 @@ struct scorer_config rig_config(const struct rig_options *o)
         .stripe_slots = RIG_STRIPE,
         .n_stripes = o->n_stripes ? o->n_stripes : RIG_STRIPES,
         .score = o->score ? o->score : kv_score_reference,
+        .importance = o->importance,
         .policy = o->policy,
         .mass = kv_mass_choose(o->mass ? o->mass : "auto"),
         .key_window_bytes = kv_plane_read_bytes(&rig_geometry, o->policy) ? 8192 : 0,

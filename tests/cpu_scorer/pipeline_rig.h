@@ -32,7 +32,7 @@ struct rig_options {
     int64_t agent_deadline_ms;          /* 0: a minute; RIG_SOON: its silence is what is tested */
     bool reads_hot;                     /* the GPU worker reads hot entries where they lie */
     bool speculates;
-    uint32_t policy;                 /* the pipeline's */
+    uint32_t policy, importance;     /* the pipeline's */
     const char *mass;                /* path that evaluates keys; NULL: auto */
     uint64_t digest_cache_bytes;     /* host-digest */
     double cpu_gb_per_s;             /* modelled */

@@ -168,6 +168,7 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
     uint32_t span = agent_begin_span(a, &r->header, RECORD_AGENT_QUERY);
     struct kv_query query = kv_query_at(&rig_geometry, r->importance, r + 1);
     uint32_t total = 0;
+    atomic_store_explicit(&a->importance, r->importance, memory_order_relaxed);
     agent_end_query(a); /* the one before it */
     struct {
         struct record_score_block block;

@@ -90,7 +90,8 @@ struct rig_agent {
     _Atomic uint32_t reads;  /* READ_KEYS that were answered */
     _Atomic uint32_t adopts; /* ADOPTs */
     _Atomic uint32_t trims;
-    _Atomic bool at_rest; /* it has nothing to do and sleeps, or is about to */
+    _Atomic uint32_t importance; /* of the newest query */
+    _Atomic bool at_rest;        /* it has nothing to do and sleeps, or is about to */
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;

@@ -44,6 +44,19 @@ static void test_four_rates_with_their_spread(void **unused)
     rig_stop(r);
 }
 
+/* The sides are as fast as they are with the queries that requests make. */
+static void test_queries_are_of_the_pipelines_importance(void **unused)
+{
+    (void)unused;
+    for (uint32_t i = 0; i < KV_IMPORTANCE_COUNT; i++) {
+        struct rig *r =
+            rig_start(&(struct rig_options){.csd = true, .beta = 0.25, .importance = i});
+        assert_int_equal(rig_profile(r)->status, 0);
+        assert_int_equal(atomic_load_explicit(&r->agent->importance, memory_order_relaxed), i);
+        rig_stop(r);
+    }
+}
+
 static void test_a_request_after_it_finds_everything_free(void **unused)
 {
     (void)unused;
@@ -163,6 +176,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_four_rates_with_their_spread),
+        cmocka_unit_test(test_queries_are_of_the_pipelines_importance),
         cmocka_unit_test(test_a_request_after_it_finds_everything_free),
         cmocka_unit_test(test_tiers_of_few_blocks_and_stripes_are_measured_too),
         cmocka_unit_test(test_refused_while_a_request_runs),

@@ -204,7 +204,7 @@ static const struct field fields[] = {
     {RECORD_STEP_END, FIELD(step_end, n_tokens), {0, KV_MAX_TOKENS + 1, UINT32_MAX, END}},
     {RECORD_QUERY, FIELD(query, kind), {3, UINT32_MAX, END}},
     {RECORD_QUERY, FIELD(query, n_heads), {0, 7, 9, 8 + (1u << 27), UINT32_MAX, END}},
-    {RECORD_QUERY, FIELD(query, n_tokens), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
+    {RECORD_QUERY, FIELD(query, n_tokens), {0, KV_MAX_TOKENS + 1, UINT32_MAX, END}},
     {RECORD_READ, FIELD(read, what), {2, UINT32_MAX, END}},
     {RECORD_MASS, FIELD(mass, n_tokens), {0, 2, 4, 3 + (1u << 30), UINT32_MAX, END}},
     {RECORD_MASS, FIELD(mass, first), {KV_MAX_TOKENS - 2, UINT32_MAX, END}},
@@ -247,6 +247,7 @@ static const struct field fields[] = {
     {RECORD_COMPLETION, FIELD(completion, command), {0, 31, 40, UINT32_MAX, END}},
     {RECORD_COMPLETION, FIELD(completion, status), {1, U32(-17), END}},
     {RECORD_COMPLETION, FIELD(completion, count), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
+    {RECORD_COMPLETION, FIELD(completion, busy_ns), {RECORD_BUSY_NS_MAX + 1, 1ull << 63, END}},
 };
 
 static void every_corrupted_field_is_refused(void **state)
