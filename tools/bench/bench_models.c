@@ -169,7 +169,6 @@ struct choice {
 
 static void bench_options_of(uint32_t peer, enum test t, char out[64])
 {
-    char *help;
     switch (t) {
     case DECODE:
         snprintf(out, 64, "-p 0 -n %u", STEPS);
@@ -178,15 +177,13 @@ static void bench_options_of(uint32_t peer, enum test t, char out[64])
         snprintf(out, 64, "-p %u -n 0", length_of(t));
         break;
     case LONG_PROMPT: /* a warm-up would read it twice */
-        snprintf(out, 64, "-p %u -n 0 --no-warmup", length_of(t));
+        snprintf(out, 64, "-p %u -n 0 %s", length_of(t),
+                 peer_bench_knows(peer, "--no-warmup") ? "--no-warmup" : "-w 0");
         break;
     default: /* at a depth: as llama.cpp says it, or ik_llama.cpp */
-        help = capture("%.*s/llama-bench --help 2>&1 || true", (int)strcspn(peer_given(peer), " "),
-                       peer_given(peer));
         snprintf(out, 64,
-                 help && strstr(help, "-gp <") ? "-p 0 -n 0 -gp %u,%u" : "-p 0 -d %u -n %u",
+                 peer_bench_knows(peer, "-gp <") ? "-p 0 -n 0 -gp %u,%u" : "-p 0 -d %u -n %u",
                  PROBE_DEPTH, STEPS);
-        free(help);
     }
 }
 

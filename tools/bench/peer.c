@@ -106,6 +106,14 @@ static char *help_of(uint32_t index, const char *program)
     return text ? text : strdup("");
 }
 
+bool peer_bench_knows(uint32_t index, const char *words)
+{
+    char *help = help_of(index, "llama-bench");
+    bool knows = strstr(help, words) != NULL;
+    free(help);
+    return knows;
+}
+
 uint32_t peer_flags(uint32_t index, char flags[PEER_FLAGS_MAX][128])
 {
     uint32_t n = 0;
@@ -114,8 +122,7 @@ uint32_t peer_flags(uint32_t index, char flags[PEER_FLAGS_MAX][128])
         snprintf(flags[0], 128, "%s", peers.flags[index]);
         return 1;
     }
-    char *help = help_of(index, "llama-bench");
-    bool attention = strstr(help, "-fa,"), repack = strstr(help, "-rtr,");
+    bool attention = peer_bench_knows(index, "-fa,"), repack = peer_bench_knows(index, "-rtr,");
     for (int fa = 0; fa <= attention; fa++)
         for (int rtr = 0; rtr <= repack; rtr++)
             snprintf(flags[n++], 128, "%s%s%s",
@@ -126,7 +133,6 @@ uint32_t peer_flags(uint32_t index, char flags[PEER_FLAGS_MAX][128])
                      !repack ? ""
                      : rtr   ? "-rtr 1"
                              : "-rtr 0");
-    free(help);
     return n;
 }
 

@@ -28,6 +28,9 @@ double peer_bench(const char *options);
 /* Of any peer, on any file, with flags as peer_flags gives them. */
 double peer_bench_of(uint32_t index, const char *model, const char *options, const char *flags);
 
+/* Does the --help of its llama-bench have these words? */
+bool peer_bench_knows(uint32_t index, const char *words);
+
 /* Sets of flags to choose the best of: those of PEER_DIR alone, or else what llama-bench --help
  * offers of -fa and -rtr, 0 and 1. How many. */
 #define PEER_FLAGS_MAX 4u
