@@ -44,6 +44,20 @@ static int32_t head_product(const int8_t *q, const int8_t *k, uint32_t head_dim)
     return sum;
 }
 
+void kv_products_reference(const uint8_t *k, const int8_t *q, uint32_t n_words, uint32_t bits,
+                           int32_t *products)
+{
+    memset(products, 0, KV_GROUP_TOKENS * sizeof *products);
+    for (uint32_t w = 0; w < n_words; w++, q += 32 / bits) {
+        for (uint32_t i = 0; i < KV_GROUP_TOKENS * 4; i++, k++) {
+            int32_t byte = *k, low = (byte & 15) - KV_NIBBLE_BIAS,
+                    high = (byte >> 4) - KV_NIBBLE_BIAS;
+            products[i / 4] +=
+                bits == 8 ? q[i % 4] * (int8_t)byte : q[i % 4] * low + q[4 + i % 4] * high;
+        }
+    }
+}
+
 void kv_score_reference(const struct kv_geometry *g, const struct kv_query *query,
                         const uint8_t *groups, uint32_t n, uint16_t *scores)
 {

@@ -113,9 +113,16 @@ uint32_t kv_query_send(const struct kv_geometry *g, const struct kv_query *query
 typedef void kv_score_fn(const struct kv_geometry *g, const struct kv_query *query,
                          const uint8_t *groups, uint32_t n, uint16_t *scores);
 
+/* A term's products with sixteen tokens: k: a KV head's words of a group; q: the term's words
+ * (kv_query_words); products [KV_GROUP_TOKENS]. */
+typedef void kv_products_fn(const uint8_t *k, const int8_t *q, uint32_t n_words, uint32_t bits,
+                            int32_t *products);
+
 kv_score_fn kv_score_reference;
+kv_products_fn kv_products_reference;
 #if defined(__x86_64__)
 kv_score_fn kv_score_avx2;       /* only where kv_score_has_avx2() */
+kv_products_fn kv_products_avx2; /* likewise */
 kv_score_fn kv_score_avx512;     /* only where kv_score_has_avx512() */
 kv_score_fn kv_score_avx512vnni; /* only where kv_score_has_avx512vnni() */
 int kv_score_has_avx2(void);
@@ -123,6 +130,7 @@ int kv_score_has_avx512(void);
 int kv_score_has_avx512vnni(void);
 #else
 #define kv_score_avx2             kv_score_reference
+#define kv_products_avx2          kv_products_reference
 #define kv_score_avx512           kv_score_reference
 #define kv_score_avx512vnni       kv_score_reference
 #define kv_score_has_avx2()       0

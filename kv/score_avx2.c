@@ -73,6 +73,25 @@ products_of(const uint8_t *k, const int8_t *q, uint32_t n_words, int32_t start, 
     return sums;
 }
 
+/* What biased nibbles of keys make too much of a term of n words. */
+static int32_t start_of(const int8_t *q, uint32_t n, uint32_t bits)
+{
+    int32_t sum = 0;
+    for (uint32_t i = 0; bits == 4 && i < n; i++)
+        sum += q[i];
+    return -KV_NIBBLE_BIAS * sum;
+}
+
+AVX2 void kv_products_avx2(const uint8_t *k, const int8_t *q, uint32_t n_words, uint32_t bits,
+                           int32_t *products)
+{
+    int32_t start = start_of(q, n_words * (32 / bits), bits);
+    struct products p =
+        bits == 8 ? products_of(k, q, n_words, start, 8) : products_of(k, q, n_words, start, 4);
+    _mm256_storeu_si256((void *)products, p.low);
+    _mm256_storeu_si256((void *)(products + 8), p.high);
+}
+
 /* Four tokens' terms on top of those of the heads before. */
 AVX2 static inline __m256i combined(__m256i all, __m128i products, __m128i bits, __m256i offset,
                                     bool largest)
@@ -158,12 +177,8 @@ AVX2 void kv_score_avx2(const struct kv_geometry *g, const struct kv_query *quer
     c.query = query;
     c.terms = kv_query_terms(g, query->importance);
     c.words = kv_query_words(g, c.terms, query->mantissas, c.room);
-    for (uint32_t t = 0; t < c.terms; t++) {
-        int32_t sum = 0;
-        for (uint32_t i = 0; bits == 4 && i < head; i++)
-            sum += c.words[t * head + i];
-        c.start[t] = -KV_NIBBLE_BIAS * sum;
-    }
+    for (uint32_t t = 0; t < c.terms; t++)
+        c.start[t] = start_of(c.words + t * head, head, bits);
     if (bits == 8)
         score_groups(&c, groups, n, scores, 8);
     else

@@ -353,6 +353,29 @@ static void paths_and_importances_go_by_name(void **state)
     assert_null(kv_importance_name(KV_IMPORTANCE_COUNT));
 }
 
+/* Of any bytes, also such as no digest has. */
+static void products_with_avx2_are_the_references(void **state)
+{
+    (void)state;
+    if (!kv_score_has_avx2())
+        skip();
+    for (int round = 0; round < 2000; round++) {
+        uint32_t n_words = 1 + (uint32_t)rand() % 64, bits = rand() % 2 ? 8 : 4;
+        uint8_t *k = malloc((size_t)n_words * 64);
+        int8_t *q = malloc((size_t)n_words * 32 / bits);
+        int32_t expected[KV_GROUP_TOKENS], got[KV_GROUP_TOKENS];
+        for (uint32_t i = 0; i < n_words * 64; i++)
+            k[i] = round % 4 ? (uint8_t)rand() : 0x80;
+        for (uint32_t i = 0; i < n_words * 32 / bits; i++)
+            q[i] = round % 3 ? random_mantissa(0) : -127;
+        kv_products_reference(k, q, n_words, bits, expected);
+        kv_products_avx2(k, q, n_words, bits, got);
+        assert_memory_equal(got, expected, sizeof got);
+        free(k);
+        free(q);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +388,7 @@ int main(void)
         cmocka_unit_test(score16_is_monotone),
         cmocka_unit_test(score16_matches_the_oracle_around_every_power_of_two),
         cmocka_unit_test(paths_and_importances_go_by_name),
+        cmocka_unit_test(products_with_avx2_are_the_references),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
