@@ -36,9 +36,8 @@
 #include "csd_agent/fpga/hls_score.h"
 #include "csd_agent/xrt_extensions.h"
 
-#define VENDOR "Xilinx"
-/* Of csd_agent/fpga/hls_score.h: first beat, groups, first group of scores, 0. */
-#define BEAT_BYTES (HLS_LANES * 4u)
+#define VENDOR     "Xilinx"
+#define BEAT_BYTES (HLS_LANES * 4u) /* a word of each lane */
 
 /* The kernel's arguments, in its order. */
 enum argument {
