@@ -357,6 +357,11 @@ static int end_hot(struct digest_row *e, struct query *q)
 
 static void begin(struct evaluator *base, struct query *q)
 {
+    struct core *c = base->core;
+    if (!c->scored) /* else the threads are busy with another row */
+        score_pool_expect(c->pool,
+                          hkm_hot_tokens(&c->tiers.hkm, q->sequence->index, q->header.layer) *
+                              kv_digest_bytes(&c->config.geometry));
     digest_open(of(base), q)->stage = DIGEST_RELAY;
 }
 

@@ -410,6 +410,14 @@ void score_pool_start_work(struct score_pool *pool, const struct work_job *job,
     start(pool, &all, job->bytes / COPY_PER_THREAD, bell);
 }
 
+void score_pool_expect(struct score_pool *pool, uint64_t bytes)
+{
+    struct pool_job none = {.work.more_follows = true};
+    take_as_they_come(&none);
+    if (pool->n_helpers > 0 && score_pool_done(pool))
+        start(pool, &none, bytes / SCORE_PER_THREAD, NULL);
+}
+
 bool score_pool_work(struct score_pool *pool)
 {
     /* job and serial without the lock: only this thread writes them */

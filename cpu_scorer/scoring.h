@@ -60,6 +60,10 @@ int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *
 /* Finishes a running job first. NULL allowed. */
 void score_pool_destroy(struct score_pool *pool);
 
+/* A job that reads `bytes` comes within some ten microseconds: wake its helpers, who look out for
+ * it. A thread that sleeps needs as long to wake up as the query takes to be ready. */
+void score_pool_expect(struct score_pool *pool, uint64_t bytes);
+
 /* Start a job (the former one must be done). bell (NULL: none) is rung when a helper does its last
  * chunk. */
 void score_pool_start(struct score_pool *pool, const struct score_job *job,

@@ -632,10 +632,9 @@ static ulong warm(__global const uchar *weights, ulong bytes, ulong most, uint t
     return most - min(i, most);
 }
 
-/* Calls two matrices, at most `most` bytes of them, to the caches while the host asks what the next
- * layer attends to: memory has nothing else to do then. One work item; it ends when the host's turn
- * is another one, which is when the next launch is on its way. A prefetch past the end of a matrix
- * is harmless. */
+/* Calls two matrices, at most `most` bytes of them, to the caches while the host samples: memory
+ * has nothing else to do then. One work item; it ends when the host's turn is another one, which is
+ * when the next launch is on its way. A prefetch past the end of a matrix is harmless. */
 __kernel void warm_weights(__global const uchar *first, ulong first_bytes,
                            __global const uchar *second, ulong second_bytes, ulong most, uint turn,
                            __global volatile uint *turns)

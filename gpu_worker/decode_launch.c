@@ -92,8 +92,8 @@ int decode_note_places(struct engine *e, struct hill_why *why)
 
 /* ---- stages in one launch ---- */
 
-/* Weights that the launch after this one begins with: memory would be idle while the host asks for
- * selections, or samples. One CPU is left to those who answer. */
+/* Weights that the next step begins with: memory would be idle while the host samples. One CPU is
+ * left to it. */
 static int warm(struct engine *e, const struct matrix *first, const struct matrix *second,
                 struct hill_why *why)
 {
@@ -150,10 +150,10 @@ static int launch_layers(struct engine *e, uint32_t first, uint32_t end, enum ph
     engine_forget_event(&e->step_done);
     engine_end_warming(e);
     int rc = engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
-    if (rc || e->device.compute_units < 2)
+    /* behind a layer the CPUs are the scorer's */
+    if (rc || e->device.compute_units < 2 || end <= e->hp.n_layers)
         return rc;
-    const struct layer_weights *next = &e->layers[end <= e->hp.n_layers ? end - 1 : 0];
-    return warm(e, end <= e->hp.n_layers ? &next->output : &next->qkv, &next->gate_up, why);
+    return warm(e, &e->layers[0].qkv, &e->layers[0].gate_up, why);
 }
 
 /* ---- a phase at a time ---- */

@@ -106,16 +106,25 @@ void kv_digest_keys(const struct kv_geometry *g, const uint16_t *k, uint64_t str
     }
 }
 
+/* 0 for what is not finite; without a branch. */
+static inline float finite_or_0(float value)
+{
+    const uint32_t all_ones = 0x7f800000u; /* the exponent of what is not finite */
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits &= (bits & all_ones) == all_ones ? 0 : ~0u;
+    memcpy(&value, &bits, sizeof bits);
+    return value;
+}
+
 /* FP32 additions in head order. An overflowing sum counts as 0 like any other non-finite value. */
 static void sum_group(const float *q, uint32_t group, uint32_t head_dim, float *sums)
 {
     for (uint32_t i = 0; i < head_dim; i++) {
         float sum = 0.0f;
-        for (uint32_t h = 0; h < group; h++) {
-            float value = q[(uint64_t)h * head_dim + i];
-            sum += isfinite(value) ? value : 0.0f;
-        }
-        sums[i] = isfinite(sum) ? sum : 0.0f;
+        for (uint32_t h = 0; h < group; h++)
+            sum += finite_or_0(q[(uint64_t)h * head_dim + i]);
+        sums[i] = finite_or_0(sum);
     }
 }
 

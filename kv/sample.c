@@ -32,20 +32,6 @@ struct reach {
     int64_t first[KV_SAMPLE_FIRST], other;
 };
 
-/* products: with a group's tokens, of which those in `counts` count; first_sample: its first. */
-static void note(struct reach *reach, const int32_t products[KV_GROUP_TOKENS],
-                 const uint8_t *exponents, uint8_t shift, uint32_t first_sample,
-                 const bool counts[KV_GROUP_TOKENS])
-{
-    for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++) {
-        int64_t term = (int64_t)products[i] * ((int64_t)1 << ((exponents[i] + shift) & 31u));
-        if (first_sample + i < KV_SAMPLE_FIRST)
-            reach->first[first_sample + i] = term;
-        else if (counts[i] && term > reach->other)
-            reach->other = term;
-    }
-}
-
 /* unit: the logit of a term of 1. */
 static int64_t offset_of(const struct reach *reach, const struct taken *of, double unit)
 {
@@ -60,31 +46,79 @@ static int64_t offset_of(const struct reach *reach, const struct taken *of, doub
     return largest + llrint(fmin(rint(log(sum) * STEPS) / STEPS / unit, MORE_MOST));
 }
 
+/* A group that has one of the first tokens, or fewer than sixteen that count. */
+static bool is_border(const struct taken *of, uint32_t at)
+{
+    return at < KV_SAMPLE_FIRST || at + KV_GROUP_TOKENS > of->count;
+}
+
+static void note_border(struct reach *reach, const struct taken *of, uint32_t at,
+                        const int64_t terms[KV_GROUP_TOKENS])
+{
+    for (uint32_t i = 0; i < KV_GROUP_TOKENS && at + i < of->count; i++) {
+        if (at + i < KV_SAMPLE_FIRST)
+            reach->first[at + i] = terms[i];
+        else if (is_taken(of, at + i) && terms[i] > reach->other)
+            reach->other = terms[i];
+    }
+}
+
+static void set_least(int64_t terms[KV_GROUP_TOKENS])
+{
+    for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++)
+        terms[i] = INT64_MIN;
+}
+
+/* Which places of a group in the middle are taken: of each group the same ones, or none. */
+static bool takes_place(const struct taken *of, uint32_t place)
+{
+    uint32_t stride = of->stride < KV_GROUP_TOKENS ? of->stride : KV_GROUP_TOKENS;
+    return (place + KV_GROUP_TOKENS - KV_SAMPLE_FIRST + 1) % stride == 0;
+}
+
+static bool takes_any(const struct taken *of, uint32_t at)
+{
+    uint32_t place = 0;
+    while (place < KV_GROUP_TOKENS && !is_taken(of, at + place))
+        place++;
+    return place < KV_GROUP_TOKENS;
+}
+
 /* What the terms of one KV head reach. */
 static void look_at_head(const struct kv_geometry *g, const struct kv_query *query,
                          const int8_t *words, const uint8_t *groups, uint32_t head,
                          const struct taken *of, struct reach *reaches)
 {
-    kv_products_fn *products_of = kv_score_has_avx2() ? kv_products_avx2 : kv_products_reference;
+    kv_largest_fn *raise = kv_score_has_avx2() ? kv_largest_avx2 : kv_largest_reference;
     uint32_t share = kv_query_terms(g, query->importance) / g->n_kv_heads;
     uint32_t n_words = kv_head_words(g), term_bytes = n_words * kv_word_dims(g);
-    const uint8_t *group = groups;
-    for (uint32_t t = 0; t < share; t++)
+    const int8_t *own_words = words + (uint64_t)head * share * term_bytes;
+    const uint8_t *group = groups, *shifts = query->shifts + head * share;
+    int64_t largest[KV_MAX_HEADS][KV_GROUP_TOKENS]; /* at each place of a group, but of borders */
+    for (uint32_t t = 0; t < share; t++) {
+        set_least(largest[t]);
         reaches[t].other = INT64_MIN;
+    }
     for (uint32_t at = 0; at < of->count; at += KV_GROUP_TOKENS, group += kv_group_bytes(g)) {
-        const uint8_t *k = group + kv_group_mantissas_at(g) + (uint64_t)head * n_words * 64;
-        bool counts[KV_GROUP_TOKENS], any = false;
-        for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++)
-            any |= counts[i] = is_taken(of, at + i);
-        for (uint32_t t = 0; any && t < share; t++) {
-            uint32_t term = head * share + t;
-            int32_t products[KV_GROUP_TOKENS];
-            products_of(k, words + (uint64_t)term * term_bytes, n_words, kv_digest_bits(g),
-                        products);
-            note(&reaches[t], products, group + head * KV_GROUP_TOKENS, query->shifts[term], at,
-                 counts);
+        const struct kv_group_head keys = {
+            group + kv_group_mantissas_at(g) + (uint64_t)head * n_words * 64,
+            group + head * KV_GROUP_TOKENS, n_words, kv_digest_bits(g)};
+        bool border = is_border(of, at);
+        if (!border && !takes_any(of, at))
+            continue;
+        for (uint32_t t = 0; t < share; t++) {
+            int64_t terms[KV_GROUP_TOKENS];
+            if (border)
+                set_least(terms);
+            raise(&keys, own_words + t * term_bytes, shifts[t], border ? terms : largest[t]);
+            if (border)
+                note_border(&reaches[t], of, at, terms);
         }
     }
+    for (uint32_t t = 0; t < share; t++)
+        for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++)
+            if (takes_place(of, i) && largest[t][i] > reaches[t].other)
+                reaches[t].other = largest[t][i];
 }
 
 void kv_sample_offsets(const struct kv_geometry *g, const struct kv_query *query, int32_t exponent,

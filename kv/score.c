@@ -44,17 +44,27 @@ static int32_t head_product(const int8_t *q, const int8_t *k, uint32_t head_dim)
     return sum;
 }
 
-void kv_products_reference(const uint8_t *k, const int8_t *q, uint32_t n_words, uint32_t bits,
-                           int32_t *products)
+static int32_t words_product(const uint8_t *k, const int8_t *q, uint32_t n_words, uint32_t bits)
 {
-    memset(products, 0, KV_GROUP_TOKENS * sizeof *products);
-    for (uint32_t w = 0; w < n_words; w++, q += 32 / bits) {
-        for (uint32_t i = 0; i < KV_GROUP_TOKENS * 4; i++, k++) {
-            int32_t byte = *k, low = (byte & 15) - KV_NIBBLE_BIAS,
+    int32_t sum = 0;
+    for (uint32_t w = 0; w < n_words; w++, k += 4 * KV_GROUP_TOKENS, q += 32 / bits) {
+        for (uint32_t i = 0; i < 4; i++) {
+            int32_t byte = k[i], low = (byte & 15) - KV_NIBBLE_BIAS,
                     high = (byte >> 4) - KV_NIBBLE_BIAS;
-            products[i / 4] +=
-                bits == 8 ? q[i % 4] * (int8_t)byte : q[i % 4] * low + q[4 + i % 4] * high;
+            sum += bits == 8 ? q[i] * (int8_t)byte : q[i] * low + q[4 + i] * high;
         }
+    }
+    return sum;
+}
+
+void kv_largest_reference(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
+                          int64_t *largest)
+{
+    for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++) {
+        int32_t product = words_product(keys->words + 4 * i, q, keys->n_words, keys->bits);
+        int64_t term =
+            (int64_t)((uint64_t)(int64_t)product << ((keys->exponents[i] + shift) & 63u));
+        largest[i] = term > largest[i] ? term : largest[i];
     }
 }
 

@@ -113,16 +113,22 @@ uint32_t kv_query_send(const struct kv_geometry *g, const struct kv_query *query
 typedef void kv_score_fn(const struct kv_geometry *g, const struct kv_query *query,
                          const uint8_t *groups, uint32_t n, uint16_t *scores);
 
-/* A term's products with sixteen tokens: k: a KV head's words of a group; q: the term's words
- * (kv_query_words); products [KV_GROUP_TOKENS]. */
-typedef void kv_products_fn(const uint8_t *k, const int8_t *q, uint32_t n_words, uint32_t bits,
-                            int32_t *products);
+/* A KV head's keys of a group. */
+struct kv_group_head {
+    const uint8_t *words, *exponents;
+    uint32_t n_words, bits;
+};
+
+/* Raises largest [KV_GROUP_TOKENS] to a term with each token of a group, where that is more. q: the
+ * term's words (kv_query_words). */
+typedef void kv_largest_fn(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
+                           int64_t *largest);
 
 kv_score_fn kv_score_reference;
-kv_products_fn kv_products_reference;
+kv_largest_fn kv_largest_reference;
 #if defined(__x86_64__)
 kv_score_fn kv_score_avx2;       /* only where kv_score_has_avx2() */
-kv_products_fn kv_products_avx2; /* likewise */
+kv_largest_fn kv_largest_avx2;   /* likewise */
 kv_score_fn kv_score_avx512;     /* only where kv_score_has_avx512() */
 kv_score_fn kv_score_avx512vnni; /* only where kv_score_has_avx512vnni() */
 int kv_score_has_avx2(void);
@@ -130,7 +136,7 @@ int kv_score_has_avx512(void);
 int kv_score_has_avx512vnni(void);
 #else
 #define kv_score_avx2             kv_score_reference
-#define kv_products_avx2          kv_products_reference
+#define kv_largest_avx2           kv_largest_reference
 #define kv_score_avx512           kv_score_reference
 #define kv_score_avx512vnni       kv_score_reference
 #define kv_score_has_avx2()       0

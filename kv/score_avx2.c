@@ -82,16 +82,6 @@ static int32_t start_of(const int8_t *q, uint32_t n, uint32_t bits)
     return -KV_NIBBLE_BIAS * sum;
 }
 
-AVX2 void kv_products_avx2(const uint8_t *k, const int8_t *q, uint32_t n_words, uint32_t bits,
-                           int32_t *products)
-{
-    int32_t start = start_of(q, n_words * (32 / bits), bits);
-    struct products p =
-        bits == 8 ? products_of(k, q, n_words, start, 8) : products_of(k, q, n_words, start, 4);
-    _mm256_storeu_si256((void *)products, p.low);
-    _mm256_storeu_si256((void *)(products + 8), p.high);
-}
-
 /* Four tokens' terms on top of those of the heads before. */
 AVX2 static inline __m256i combined(__m256i all, __m128i products, __m128i bits, __m256i offset,
                                     bool largest)
@@ -115,6 +105,21 @@ AVX2 static inline void combine8(__m256i all[2], __m256i products, const uint8_t
                       largest);
     all[1] = combined(all[1], _mm256_extracti128_si256(products, 1),
                       _mm256_extracti128_si256(bits, 1), less, largest);
+}
+
+AVX2 void kv_largest_avx2(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
+                          int64_t *largest)
+{
+    int32_t start = start_of(q, keys->n_words * (32 / keys->bits), keys->bits);
+    struct products p = keys->bits == 8 ? products_of(keys->words, q, keys->n_words, start, 8)
+                                        : products_of(keys->words, q, keys->n_words, start, 4);
+    __m256i all[4];
+    for (uint32_t i = 0; i < 4; i++)
+        all[i] = _mm256_loadu_si256((const void *)(largest + 4 * i));
+    combine8(all, p.low, keys->exponents, shift, 0, true);
+    combine8(all + 2, p.high, keys->exponents + 8, shift, 0, true);
+    for (uint32_t i = 0; i < 4; i++)
+        _mm256_storeu_si256((void *)(largest + 4 * i), all[i]);
 }
 
 struct call {

@@ -354,7 +354,7 @@ static void paths_and_importances_go_by_name(void **state)
 }
 
 /* Of any bytes, also such as no digest has. */
-static void products_with_avx2_are_the_references(void **state)
+static void largest_terms_with_avx2_are_the_references(void **state)
 {
     (void)state;
     if (!kv_score_has_avx2())
@@ -363,13 +363,19 @@ static void products_with_avx2_are_the_references(void **state)
         uint32_t n_words = 1 + (uint32_t)rand() % 64, bits = rand() % 2 ? 8 : 4;
         uint8_t *k = malloc((size_t)n_words * 64);
         int8_t *q = malloc((size_t)n_words * 32 / bits);
-        int32_t expected[KV_GROUP_TOKENS], got[KV_GROUP_TOKENS];
+        int64_t expected[KV_GROUP_TOKENS], got[KV_GROUP_TOKENS];
+        uint8_t exponents[KV_GROUP_TOKENS], shift = (uint8_t)rand();
+        for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++) {
+            exponents[i] = (uint8_t)rand();
+            expected[i] = got[i] = rand() % 2 ? INT64_MIN : (int64_t)rand() << rand() % 32;
+        }
         for (uint32_t i = 0; i < n_words * 64; i++)
             k[i] = round % 4 ? (uint8_t)rand() : 0x80;
         for (uint32_t i = 0; i < n_words * 32 / bits; i++)
             q[i] = round % 3 ? random_mantissa(0) : -127;
-        kv_products_reference(k, q, n_words, bits, expected);
-        kv_products_avx2(k, q, n_words, bits, got);
+        const struct kv_group_head keys = {k, exponents, n_words, bits};
+        kv_largest_reference(&keys, q, shift, expected);
+        kv_largest_avx2(&keys, q, shift, got);
         assert_memory_equal(got, expected, sizeof got);
         free(k);
         free(q);
@@ -388,7 +394,7 @@ int main(void)
         cmocka_unit_test(score16_is_monotone),
         cmocka_unit_test(score16_matches_the_oracle_around_every_power_of_two),
         cmocka_unit_test(paths_and_importances_go_by_name),
-        cmocka_unit_test(products_with_avx2_are_the_references),
+        cmocka_unit_test(largest_terms_with_avx2_are_the_references),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
