@@ -88,7 +88,8 @@ static long double oracle_reach(const struct scene *s, uint32_t head)
 
 static void offsets_are_what_heads_reach_on_the_sample(void **state)
 {
-    static const uint32_t lengths[] = {1, 3, 4, 31, 32, 33, 64, 500, 2048, 16383, 16416, 40000};
+    static const uint32_t lengths[] = {1,   3,    4,     31,    32,    33,     64,
+                                       500, 2048, 16383, 16416, 40000, 140000, 300000};
     (void)state;
     print_message("seed %u\n", SEED);
     srand(SEED);
