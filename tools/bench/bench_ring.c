@@ -38,7 +38,7 @@
 #define TRIP_BYTES   64u
 #define PATIENCE_MS  30000
 #define PAUSE_NS     100000
-#define WORKER_NS    20000 /* what the workers spin (csd_agent/agent.c, gpu_worker/dataplane.c) */
+#define WORKER_NS    20000 /* what csd_agent/agent.c spins; gpu_worker/dataplane.c ten times that */
 #define MAX_TRIPS    20000u
 #define RECORD_BYTES 65536u
 
