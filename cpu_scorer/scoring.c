@@ -412,10 +412,11 @@ void score_pool_start_work(struct score_pool *pool, const struct work_job *job,
 
 void score_pool_expect(struct score_pool *pool, uint64_t bytes)
 {
+    uint64_t helpers = bytes / SCORE_PER_THREAD;
     struct pool_job none = {.work.more_follows = true};
     take_as_they_come(&none);
-    if (pool->n_helpers > 0 && score_pool_done(pool))
-        start(pool, &none, bytes / SCORE_PER_THREAD, NULL);
+    if (helpers > 0 && score_pool_done(pool))
+        start(pool, &none, helpers, NULL);
 }
 
 bool score_pool_work(struct score_pool *pool)

@@ -8,8 +8,9 @@
  * worth: a small job is over before a sleeper is awake. A helper that finishes the last chunk rings
  * the data thread's doorbell. Scores land in scores[i * 64 + slot] for blocks[i]. Concurrency:
  * start, work, done and wait by one thread; between start and done nobody writes what the job
- * reads. Helpers sleep on a condition variable while there is no job; after a scoring job that
- * copies follow, within some ten microseconds, they look out for those so long before they sleep.
+ * reads. Helpers sleep on a condition variable while there is no job; where the next job comes
+ * within some ten microseconds (score_pool_expect, and after a scoring job that copies follow) they
+ * look out for it before they sleep.
  * Failure: HILL_E_NOMEM, HILL_E_IO (no threads) at create.
  */
 #pragma once
@@ -60,8 +61,9 @@ int score_pool_create(struct score_pool **out, uint32_t n_threads, kv_score_fn *
 /* Finishes a running job first. NULL allowed. */
 void score_pool_destroy(struct score_pool *pool);
 
-/* A job that reads `bytes` comes within some ten microseconds: wake its helpers, who look out for
- * it. A thread that sleeps needs as long to wake up as the query takes to be ready. */
+/* A scoring job that reads `bytes` comes within some ten microseconds: wake the helpers that it is
+ * worth. A thread that sleeps needs as long to wake up as the query takes to be ready. While a job
+ * runs nothing is done. */
 void score_pool_expect(struct score_pool *pool, uint64_t bytes);
 
 /* Start a job (the former one must be done). bell (NULL: none) is rung when a helper does its last

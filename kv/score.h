@@ -113,7 +113,8 @@ uint32_t kv_query_send(const struct kv_geometry *g, const struct kv_query *query
 typedef void kv_score_fn(const struct kv_geometry *g, const struct kv_query *query,
                          const uint8_t *groups, uint32_t n, uint16_t *scores);
 
-/* A KV head's keys of a group. */
+/* A KV head's keys of a group (kv/group.h): words [n_words][KV_GROUP_TOKENS][4], exponents
+ * [KV_GROUP_TOKENS]; bits of a mantissa, 8 or 4. */
 struct kv_group_head {
     const uint8_t *words, *exponents;
     uint32_t n_words, bits;

@@ -439,7 +439,7 @@ static void print_trips(void)
         "\nRound trip of a 64-byte record, microseconds (the median of the rounds' medians and "
         "99th percentiles). Pinned: a CPU each; otherwise the scheduler places both, as it does "
         "the processes of a pipeline. After a pause: the sender rests 100 us before each, so that "
-        "the receiver sleeps deeply. As the workers do: both spin for up to %d us, then sleep. "
+        "the receiver sleeps deeply. As the agent does: both spin for up to %d us, then sleep. "
         "A bare futex moves nothing: it is what the kernel and the machine take for two "
         "wake-ups.\n\n",
         WORKER_NS / 1000);
