@@ -45,16 +45,10 @@ static int pull(struct engine *e, const struct shared_buffer *b, uint64_t bytes,
         "cannot read from the device", why);
 }
 
-/* The last launch is done; not what may be behind it to warm caches. */
+/* Everything that was launched is done. */
 static int await(struct engine *e, struct hill_why *why)
 {
-    if (!e->step_done) {
-        engine_end_warming(e);
-        return cldevice_check(clFinish(e->queue), "the device failed", why);
-    }
-    cl_int status = clWaitForEvents(1, &e->step_done);
-    engine_forget_event(&e->step_done);
-    return cldevice_check(status, "the device failed", why);
+    return cldevice_check(clFinish(e->queue), "the device failed", why);
 }
 
 /* Of what is kept for every layer, where this layer's begins, in rows. */

@@ -619,26 +619,3 @@ __kernel void decode_layers(__global float *x, __global float *q, __global float
     }
     leave(counters);
 }
-
-#define WARM_PART 4096 /* bytes between two looks */
-
-static ulong warm(__global const uchar *weights, ulong bytes, ulong most, uint turn,
-                  __global volatile uint *turns)
-{
-    ulong end = min(bytes, most), i = 0;
-    for (; i < end && *turns == turn; i += WARM_PART)
-        for (uint j = 0; j < WARM_PART; j += 64)
-            PREFETCH(weights + i + j);
-    return most - min(i, most);
-}
-
-/* Calls two matrices, at most `most` bytes of them, to the caches while the host samples: memory
- * has nothing else to do then. One work item; it ends when the host's turn is another one, which is
- * when the next launch is on its way. A prefetch past the end of a matrix is harmless. */
-__kernel void warm_weights(__global const uchar *first, ulong first_bytes,
-                           __global const uchar *second, ulong second_bytes, ulong most, uint turn,
-                           __global volatile uint *turns)
-{
-    most = warm(first, first_bytes, most, turn, turns);
-    warm(second, second_bytes, most, turn, turns);
-}

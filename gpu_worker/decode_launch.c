@@ -9,8 +9,6 @@
  */
 #include "gpu_worker/engine_internal.h"
 
-#define WARM_BYTES (4u << 20) /* what a gap between two launches is long enough for */
-
 /* Where the turns of the layer's rotary table begin, in floats. */
 static uint32_t first_turn(const struct engine *e, uint32_t layer)
 {
@@ -92,26 +90,6 @@ int decode_note_places(struct engine *e, struct hill_why *why)
 
 /* ---- stages in one launch ---- */
 
-/* Weights that the next step begins with: memory would be idle while the host samples. One CPU is
- * left to it. */
-static int warm(struct engine *e, const struct matrix *first, const struct matrix *second,
-                struct hill_why *why)
-{
-    const uint64_t most = WARM_BYTES;
-    const uint32_t turn = *(const uint32_t *)e->warm_turn.host;
-    const struct kernel_arg args[] = {
-        ARG_BUFFER(first->buffer),
-        {sizeof first->bytes, &first->bytes},
-        ARG_BUFFER(second->buffer),
-        {sizeof second->bytes, &second->bytes},
-        {sizeof most, &most},
-        ARG_U32(turn),
-        ARG_BUFFER(e->warm_turn.device.mem),
-    };
-    const struct launch launch = {e->kernels[KERNEL_WARM], "warm_weights", {1, 1}, 0, NULL, NULL};
-    return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
-}
-
 static int launch_layers(struct engine *e, uint32_t first, uint32_t end, enum phase phase,
                          struct hill_why *why)
 {
@@ -141,19 +119,9 @@ static int launch_layers(struct engine *e, uint32_t first, uint32_t end, enum ph
         ARG_U32(phase),
         ARG_BUFFER(e->counters.mem),
     };
-    const struct launch launch = {e->kernels[KERNEL_LAYERS],
-                                  "decode_layers",
-                                  {e->device.compute_units, 1},
-                                  0,
-                                  &e->step_done,
-                                  NULL};
-    engine_forget_event(&e->step_done);
-    engine_end_warming(e);
-    int rc = engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
-    /* behind a layer the CPUs are the scorer's */
-    if (rc || e->device.compute_units < 2 || end <= e->hp.n_layers)
-        return rc;
-    return warm(e, &e->layers[0].qkv, &e->layers[0].gate_up, why);
+    const struct launch launch = {
+        e->kernels[KERNEL_LAYERS], "decode_layers", {e->device.compute_units, 1}, 0, NULL, NULL};
+    return engine_launch(e, &launch, args, sizeof args / sizeof *args, why);
 }
 
 /* ---- a phase at a time ---- */

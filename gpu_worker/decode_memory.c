@@ -93,7 +93,6 @@ static int reserve_lists(struct engine *e, struct hill_why *why)
         {&e->fresh, 2 * rows * fresh_stride(e), e->layers_kept, 0},
         {&e->uploads, 0, 0, 8 * rows * e->gpu_slots},
         {&e->places, 0, 0, sizeof(struct layer_place) * (e->hp.n_layers + 1)},
-        {&e->warm_turn, 0, 0, 64},
     };
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof shared / sizeof *shared; i++)
@@ -178,9 +177,8 @@ void decode_release(struct engine *e)
     struct device_buffer *buffers[] = {&e->step_attended, &e->step_activated, &e->step_quantised,
                                        &e->step_branch,   &e->step_keys,      &e->partial,
                                        &e->counters};
-    struct shared_buffer *shared[] = {&e->x,       &e->turn,   &e->step_q,   &e->step_guess,
-                                      &e->items,   &e->lists,  &e->fresh,    &e->logits,
-                                      &e->uploads, &e->places, &e->warm_turn};
+    struct shared_buffer *shared[] = {&e->x,     &e->turn,  &e->step_q, &e->step_guess, &e->items,
+                                      &e->lists, &e->fresh, &e->logits, &e->uploads,    &e->places};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         engine_release(e, buffers[i]);
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)

@@ -306,7 +306,6 @@ void engine_destroy(struct engine *e)
     mass_release(e);
     probe_release(e);
     past_release(e);
-    engine_forget_event(&e->step_done);
     for (int i = 0; i < 2; i++)
         engine_forget_event(&e->stored[i]);
     engine_forget_event(&e->settled);

@@ -5,7 +5,6 @@
 #include "gpu_worker/engine_internal.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -14,37 +13,21 @@
 #define HUGE_FROM       HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
 
 const char *const engine_kernel_names[KERNEL_COUNT] = {
-    [KERNEL_GEMM_STORE] = "gemm_store",
-    [KERNEL_GEMM_ADD] = "gemm_add",
-    [KERNEL_GEMM_ACTIVATE] = "gemm_activate",
-    [KERNEL_QUANTISE_ROWS] = "quantise_rows",
-    [KERNEL_NORM_ROWS] = "norm_rows",
-    [KERNEL_ROTATE_STORE] = "rotate_store",
-    [KERNEL_ROTATE_QUERIES] = "rotate_queries",
-    [KERNEL_JOIN_ROWS] = "join_rows",
-    [KERNEL_LOAD_ENTRIES] = "load_entries",
-    [KERNEL_LOAD_RUNS] = "load_runs",
-    [KERNEL_ATTEND_CHUNK] = "attend_chunk",
-    [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
-    [KERNEL_WEIGH_HEADS] = "weigh_heads",
-    [KERNEL_SUM_ROWS] = "sum_rows",
-    [KERNEL_PACK_KEYS] = "pack_keys",
-    [KERNEL_PROBE_ROWS] = "probe_rows",
-    [KERNEL_PROBE_KEYS] = "probe_keys",
-    [KERNEL_STEP] = "decode_step",
-    [KERNEL_LAYERS] = "decode_layers",
-    [KERNEL_NOTE] = "note_layer",
-    [KERNEL_WARM] = "warm_weights",
-    [KERNEL_SCATTER_GROUPS] = "scatter_groups",
-    [KERNEL_ATTEND_GROUPS] = "attend_groups",
-    [KERNEL_COMBINE_GROUPS] = "combine_groups",
-    [KERNEL_PREPARE_GROUPS] = "prepare_groups",
-    [KERNEL_ADD_GROUPS] = "add_groups",
-    [KERNEL_GATE_UP_GROUPS] = "gate_up_groups",
-    [KERNEL_PROJECT_GROUPS] = "project_groups",
-    [KERNEL_LOGITS_GROUPS] = "logits_groups",
-    [KERNEL_JOIN_GROUPS] = "join_groups",
-    [KERNEL_HEADS_GROUPS] = "heads_groups",
+    [KERNEL_GEMM_STORE] = "gemm_store",         [KERNEL_GEMM_ADD] = "gemm_add",
+    [KERNEL_GEMM_ACTIVATE] = "gemm_activate",   [KERNEL_QUANTISE_ROWS] = "quantise_rows",
+    [KERNEL_NORM_ROWS] = "norm_rows",           [KERNEL_ROTATE_STORE] = "rotate_store",
+    [KERNEL_ROTATE_QUERIES] = "rotate_queries", [KERNEL_JOIN_ROWS] = "join_rows",
+    [KERNEL_LOAD_ENTRIES] = "load_entries",     [KERNEL_LOAD_RUNS] = "load_runs",
+    [KERNEL_ATTEND_CHUNK] = "attend_chunk",     [KERNEL_WEIGH_CHUNK] = "weigh_chunk",
+    [KERNEL_WEIGH_HEADS] = "weigh_heads",       [KERNEL_SUM_ROWS] = "sum_rows",
+    [KERNEL_PACK_KEYS] = "pack_keys",           [KERNEL_PROBE_ROWS] = "probe_rows",
+    [KERNEL_PROBE_KEYS] = "probe_keys",         [KERNEL_STEP] = "decode_step",
+    [KERNEL_LAYERS] = "decode_layers",          [KERNEL_NOTE] = "note_layer",
+    [KERNEL_SCATTER_GROUPS] = "scatter_groups", [KERNEL_ATTEND_GROUPS] = "attend_groups",
+    [KERNEL_COMBINE_GROUPS] = "combine_groups", [KERNEL_PREPARE_GROUPS] = "prepare_groups",
+    [KERNEL_ADD_GROUPS] = "add_groups",         [KERNEL_GATE_UP_GROUPS] = "gate_up_groups",
+    [KERNEL_PROJECT_GROUPS] = "project_groups", [KERNEL_LOGITS_GROUPS] = "logits_groups",
+    [KERNEL_JOIN_GROUPS] = "join_groups",       [KERNEL_HEADS_GROUPS] = "heads_groups",
 };
 
 /* Most arguments are those of the kernel's last launch, and setting one costs an allocation. */
@@ -186,16 +169,8 @@ int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t byte
         "cannot clear device memory", why);
 }
 
-void engine_end_warming(struct engine *e)
-{
-    /* relaxed: it says when to stop, and shows nothing */
-    if (e->warm_turn.host)
-        atomic_fetch_add_explicit((_Atomic uint32_t *)e->warm_turn.host, 1, memory_order_relaxed);
-}
-
 int engine_finish(struct engine *e, struct hill_why *why)
 {
-    engine_end_warming(e);
     int rc = cldevice_check(clFinish(e->queue), "the device failed", why);
     return rc ? rc : cldevice_check(clFinish(e->read_queue), "the device failed", why);
 }

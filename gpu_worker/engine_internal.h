@@ -38,7 +38,6 @@ enum kernel {
     KERNEL_STEP,
     KERNEL_LAYERS,
     KERNEL_NOTE,
-    KERNEL_WARM,
     KERNEL_SCATTER_GROUPS,
     KERNEL_ATTEND_GROUPS,
     KERNEL_COMBINE_GROUPS,
@@ -248,8 +247,6 @@ struct engine {
     uint32_t guess_from; /* the first layer whose query is guessed, or 0 */
     bool awaited;        /* next_layer's queries are there: its inputs may be written */
     bool untouched;      /* of the step that was begun nothing is launched */
-    cl_event step_done;  /* shared memory only: of the last launch, until it was waited for */
-    struct shared_buffer warm_turn; /* shared memory only: a word; another number ends a warming */
     struct step_row rows[ENGINE_SEQUENCES_MAX];
     struct prompt_memory prompt;
     float *host_row; /* [max(hidden_stride, rope_dims) * HOST_ROWS] */
@@ -319,9 +316,6 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
     LAUNCH_AS(e, (e)->device.has_groups, kernel_id, tile0,                                         \
               (e)->device.has_groups ? ((n_tiles) + GROUP_TILES - 1) / GROUP_TILES : (n_tiles),    \
               size1, event_out, why, __VA_ARGS__)
-
-/* The weights that are being called to the caches are wanted now, or not any more. */
-void engine_end_warming(struct engine *e);
 
 /* Make the buffer at least bytes long (contents are lost when it grows). */
 int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t bytes,
