@@ -356,7 +356,7 @@ static const struct option_spec specs[] = {
            "named by its number or part of its name",
            .fallback = "host"),
     OPTION("threads", INTEGER, "N", "threads of an OpenCL device; 0: as many as there are CPUs",
-           .max = 1024, .fallback = "0"),
+           .max = EPOCH_THREADS_MAX, .fallback = "0"),
     OPTION("cold-mb", SIZE, "SIZE", "the largest cold pool that is given; 0: what is asked for",
            .max = 1e9, .fallback = "0"),
     OPTION("log-level", CHOICE, "LEVEL", "how much to say on stderr",
@@ -414,7 +414,9 @@ static void fill(struct listener *l, const struct options *o)
     snprintf(l->drive, sizeof l->drive, "%s", options_text(o, "drive"));
     snprintf(l->device, sizeof l->device, "%s", options_text(o, "csd-device"));
     l->cap_bytes = options_bytes(o, "cold-mb");
-    l->threads = (uint32_t)(threads ? threads : cpus > 0 ? cpus : 1);
+    if (!threads)
+        threads = cpus < 1 ? 1 : cpus > EPOCH_THREADS_MAX ? EPOCH_THREADS_MAX : cpus;
+    l->threads = (uint32_t)threads;
 }
 
 static int serve_agents(struct listener *l)

@@ -8,8 +8,6 @@
 #include "proto/envelope.h"
 #include "proto/records.h"
 
-#define THREADS_MAX 256u
-
 _Static_assert((int)HILL__POLICY__POLICY_HOST_DIGEST == KV_POLICY_HOST_DIGEST &&
                    (int)HILL__POLICY__POLICY_HOST_DIGEST + 1 == KV_POLICY_COUNT,
                "Policy has the numbers of enum kv_policy");
@@ -40,7 +38,7 @@ int epoch_settings_check(const struct epoch_settings *s, struct hill_why *why)
     int rc = kv_geometry_check(&s->plan.geometry, why);
     if (rc)
         return rc;
-    if (s->plan.n_sequences == 0 || s->threads > THREADS_MAX || s->gpu_slots == 0 ||
+    if (s->plan.n_sequences == 0 || s->threads > EPOCH_THREADS_MAX || s->gpu_slots == 0 ||
         s->gpu_slots > s->plan.ctx_tokens || s->block_tokens == 0 ||
         s->block_tokens > RECORD_STRIPE_SLOTS_MAX || !(s->beta >= 0) || s->staging_slots == 0)
         return hill_fail(

@@ -8,6 +8,7 @@
 
 #include "kv/plane.h"
 #include "kv/score.h"
+#include "proto/records.h"
 
 #define MAX_EXACT_BELOW 65535 /* KV_EXACT_BELOW_MAX */
 #define EXACT_BELOW     2048
@@ -55,7 +56,7 @@ const struct option_spec hill_pipeline_specs[] = {
         "context, prompt and answer together; 0: what the model was trained with, at most 131072",
         .letter = "c", .max = MAX_TOKENS, .fallback = "0"),
     OPTION("threads", INTEGER, "N", "threads of the CPU scorer and of PoCL; 0: one for each CPU",
-           .letter = "t", .max = 1024, .fallback = "0"),
+           .letter = "t", .max = EPOCH_THREADS_MAX, .fallback = "0"),
     OPTION("batch-size", INTEGER, "TOKENS", "tokens of one chunk of the prefill", .letter = "b",
            .min = 1, .max = 4096, .fallback = "256"),
     OPTION("parallel", INTEGER, "N",
@@ -93,7 +94,7 @@ const struct option_spec hill_pipeline_specs[] = {
     HILL_SINKS_SPEC,
     HILL_WINDOW_SPEC,
     OPTION("block-tokens", INTEGER, "N", "tokens whose scores the drive sends in one block",
-           .min = 1, .max = 65536, .fallback = "256"),
+           .min = 1, .max = RECORD_STRIPE_SLOTS_MAX, .fallback = "256"),
     OPTION("hot-mb", SIZE, "SIZE",
            "M_0: host memory for KV entries, digests, staging and tables; counts more than --beta",
            .min = SMALLEST_SIZE, .max = MAX_MIB,

@@ -137,7 +137,7 @@ static void test_numbers_that_do_not_go_together(void **state)
     (s = good, s.change, why.text[0] = '\0',                                                       \
      assert_int_equal(epoch_settings_check(&s, &why), HILL_E_INVALID), assert_true(why.text[0]))
     REFUSED(plan.n_sequences = 0);
-    REFUSED(threads = 257);
+    REFUSED(threads = EPOCH_THREADS_MAX + 1);
     REFUSED(gpu_slots = 0);
     REFUSED(gpu_slots = 257);
     REFUSED(block_tokens = 0);
