@@ -234,6 +234,17 @@ static void test_pipeline_refusals(void **state)
     assert_int_equal(
         parse(&p, NULL, "-m", "x", "--policy", "host-digest", "--digest-mb", "1.5", NULL), 0);
     assert_int_equal(epoch.plan.digest_cache_bytes, 3u << 19);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd-dram-mb", "1.5", NULL), 0);
+    assert_int_equal(epoch.csd_dram_bytes, 3u << 19);
+    static const char *const no_digests[][2] = {
+        {"--csd-digests", "cast"}, {"--policy", "h2o"}, {"--policy", "host-digest"}};
+    for (unsigned i = 0; i < sizeof no_digests / sizeof *no_digests; i++) {
+        assert_int_equal(parse(&p, NULL, "-m", "x", "--csd-dram-mb", "1.5", no_digests[i][0],
+                               no_digests[i][1], NULL),
+                         HILL_E_INVALID);
+        assert_non_null(strstr(why.text, no_digests[i][1]));
+        assert_non_null(strstr(why.text, "--csd-dram-mb"));
+    }
     assert_int_equal(parse(&p, NULL, "-m", "x", "--budget", "36", "--csd", "none", NULL), 0);
     assert_true(p.no_csd);
     assert_int_equal(epoch.plan.geometry.digest_bits, 8);
