@@ -141,14 +141,15 @@ static void fail_session(struct listener *l, const struct hill_why *why)
     worker_link_stop(l->worker);
 }
 
-static void own_text(char **field, const char *text)
+static bool own_text(char **field, const char *text)
 {
     char *copy = strdup(text);
     if (!copy)
-        return;
+        return false;
     if (*field && **field)
         free(*field);
     *field = copy;
+    return true;
 }
 
 /* This host's drive and device, and nobody's files. */
@@ -159,10 +160,9 @@ static int adapt(struct listener *l, Hill__Configure *c, struct hill_why *why)
                          "a cold pool of %.3f MiB is asked for, and --cold-mb of this drive is "
                          "%.3f",
                          (double)c->cold_cap_bytes / 1048576.0, (double)l->cap_bytes / 1048576.0);
-    own_text(&c->csd_url, l->drive);
-    own_text(&c->csd_device, l->device);
-    own_text(&c->record_path, "");
-    own_text(&c->trace_path, "");
+    if (!own_text(&c->csd_url, l->drive) || !own_text(&c->csd_device, l->device) ||
+        !own_text(&c->record_path, "") || !own_text(&c->trace_path, ""))
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the settings of an epoch");
     c->threads = l->threads;
     return 0;
 }
