@@ -298,7 +298,8 @@ static int fill_plan(struct settings *s, struct hill_why *why)
     int rc = choose_context(s, why);
     plan->placement_bytes = placement_live_bytes((enum placement_kind)s->epoch.placement,
                                                  h->n_layers, plan->ctx_tokens);
-    s->epoch.threads = s->options.threads ? s->options.threads : cpu_count();
+    s->epoch.threads =
+        s->options.threads ? s->options.threads : (uint32_t)smaller(cpu_count(), EPOCH_THREADS_MAX);
     return rc;
 }
 

@@ -2,7 +2,6 @@
 #include "cpu_scorer/kept.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
 
 /* relaxed everywhere: one process at a time has the segment; a successor maps it after this one's

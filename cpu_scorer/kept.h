@@ -10,6 +10,8 @@
  */
 #pragma once
 
+#include <stddef.h>
+
 #include "base/hash_state.h"
 #include "cpu_scorer/hot_share.h"
 #include "kv/plan.h"
@@ -25,6 +27,7 @@ struct kept_plan {
     uint32_t blocks, stripes[LAYOUT_DRIVES_MAX]; /* set aside for each layer, on each drive */
     uint32_t prompt_tokens, max_tokens;
     uint32_t past_tokens; /* of the prompt: all layers have these before one has more; 0: none */
+    uint32_t reserved;    /* 0 */
 };
 
 struct kept_step {
@@ -40,7 +43,12 @@ struct kept {
     struct kept_step steps[KEPT_STEPS]; /* by step */
 };
 
-_Static_assert(sizeof(struct kept_step) == 120, "hot segment layout");
+_Static_assert(offsetof(struct kept_plan, reserved) == 92 && sizeof(struct kept_plan) == 96,
+               "hot segment layout, without padding");
+_Static_assert(offsetof(struct kept_step, selection_hash) == 8 &&
+                   offsetof(struct kept_step, check) == 8 + sizeof(struct hash_state) &&
+                   sizeof(struct kept_step) == 120,
+               "hot segment layout, without padding");
 _Static_assert(sizeof(struct kept) <= KV_KEPT_BYTES, "hot segment layout");
 
 /* A sequence begins, with no steps; identity 0: it is not kept. */

@@ -7,7 +7,9 @@
  * kept a checksum of it. From then on its page has one (csd_drive_seal). Of parts of keys
  * (kv/partial.h) the scorer alone knows the columns: each value must be one of its head's, in their
  * order. A damaged slot stays free, and the others count: the scorer leaves that one out and asks
- * again, until all that it asks for is there.
+ * again, until all that it asks for is there. A page that cannot be read fails the command instead:
+ * queries would read it with its neighbours', and a write of a part of it would read it first. The
+ * request begins anew.
  */
 #include <stdlib.h>
 #include <string.h>

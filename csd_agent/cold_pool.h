@@ -92,7 +92,8 @@ int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
 
 /* Slots of a stripe that an earlier agent had committed: they are committed again, ascending; those
  * that are already are passed over. HILL_E_DAMAGED: with a bad position all but the damaged ones
- * are, of which that is the first; without, the pool is not the one of that time. */
+ * are, of which that is the first; without, the pool is not the one of that time. HILL_E_IO: some
+ * of what lies there cannot be read. */
 struct cold_adopt {
     uint32_t sequence, layer, stripe, stripe_order;
     const struct adopt_item *items;

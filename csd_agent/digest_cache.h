@@ -7,8 +7,9 @@
  * goes. When the cap is reached one has to go that no query has asked for lately (of a sequence
  * that rests), else nothing new comes in: each query reads all stripes of a layer, so one that was
  * put in for another that is still of use would be gone again before it is read. It stands in for
- * the DRAM of a drive's card (`dram` of --csd-model) or is real for a file (--csd-dram-mb). Who
- * calls it: csd_drive.c. Concurrency: one thread. Failure: without memory nothing comes in.
+ * the DRAM of a drive's card (`dram` of --csd-model) or is real for a file (--csd-dram-mb). A pool
+ * whose plane is of keys has no digests: nothing comes in. Who calls it: csd_drive.c. Concurrency:
+ * one thread. Failure: without memory nothing comes in.
  */
 #pragma once
 

@@ -211,8 +211,11 @@ bool file_io_direct(const struct file_io *io)
 
 void file_io_describe(const struct file_io *io, const char *device, char *text, size_t size)
 {
-    snprintf(text, size, "%s, %s, %s", device, io->uring ? "io_uring" : "pread",
-             io->direct ? "O_DIRECT" : "page cache");
+    if (io->memory)
+        snprintf(text, size, "%s, mapped from memory", device);
+    else
+        snprintf(text, size, "%s, %s, %s", device, io->uring ? "io_uring" : "pread",
+                 io->direct ? "O_DIRECT" : "page cache");
 }
 
 bool file_io_dead(const struct file_io *io)

@@ -38,7 +38,7 @@ void file_io_close(struct file_io *io);
 
 int file_io_fd(const struct file_io *io);
 bool file_io_direct(const struct file_io *io);
-/* "DEVICE, io_uring or pread, O_DIRECT or page cache". */
+/* "DEVICE, io_uring or pread, O_DIRECT or page cache", or "DEVICE, mapped from memory". */
 void file_io_describe(const struct file_io *io, const char *device, char *text, size_t size);
 bool file_io_dead(const struct file_io *io);
 

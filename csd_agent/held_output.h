@@ -5,9 +5,10 @@
  * What: under a device model the real work is done at once and its answer leaves at the modelled
  * time. Three streams, each in order: what a query sends, what the other commands send, what
  * background work sends; a stream never waits for another. Records leave in the order of their
- * times, those of one time in the order in which they came. A barrier leaves after all that came
- * before it, whatever its stream. Who calls it: commands.c. Concurrency: one thread. Failure: none
- * but memory; held_create answers NULL.
+ * times, those of one time in the order in which they came. Who calls it: command_output.c, which
+ * gives a TRIM's answer the latest time of all that came before it, whatever its stream;
+ * score_blocks.c, commands.c. Concurrency: one thread. Failure: none but memory; held_create
+ * answers NULL.
  */
 #pragma once
 
@@ -41,7 +42,7 @@ struct held_record *held_create(uint32_t room);
 void held_add(struct held_output *held, enum held_stream stream, struct held_record *record,
               int64_t due_ns);
 
-/* The latest time of all records; INT64_MIN: none are held. For a barrier's due_ns. */
+/* The latest time of all records; INT64_MIN: none are held. */
 int64_t held_last_ns(const struct held_output *held);
 
 /* When the next one is due; INT64_MAX: none. */

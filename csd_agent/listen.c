@@ -141,14 +141,15 @@ static void fail_session(struct listener *l, const struct hill_why *why)
     worker_link_stop(l->worker);
 }
 
-static void own_text(char **field, const char *text)
+static bool own_text(char **field, const char *text)
 {
     char *copy = strdup(text);
     if (!copy)
-        return;
+        return false;
     if (*field && **field)
         free(*field);
     *field = copy;
+    return true;
 }
 
 /* This host's drive and device, and nobody's files. */
@@ -159,10 +160,9 @@ static int adapt(struct listener *l, Hill__Configure *c, struct hill_why *why)
                          "a cold pool of %.3f MiB is asked for, and --cold-mb of this drive is "
                          "%.3f",
                          (double)c->cold_cap_bytes / 1048576.0, (double)l->cap_bytes / 1048576.0);
-    own_text(&c->csd_url, l->drive);
-    own_text(&c->csd_device, l->device);
-    own_text(&c->record_path, "");
-    own_text(&c->trace_path, "");
+    if (!own_text(&c->csd_url, l->drive) || !own_text(&c->csd_device, l->device) ||
+        !own_text(&c->record_path, "") || !own_text(&c->trace_path, ""))
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the settings of an epoch");
     c->threads = l->threads;
     return 0;
 }
@@ -356,7 +356,7 @@ static const struct option_spec specs[] = {
            "named by its number or part of its name",
            .fallback = "host"),
     OPTION("threads", INTEGER, "N", "threads of an OpenCL device; 0: as many as there are CPUs",
-           .max = 1024, .fallback = "0"),
+           .max = EPOCH_THREADS_MAX, .fallback = "0"),
     OPTION("cold-mb", SIZE, "SIZE", "the largest cold pool that is given; 0: what is asked for",
            .max = 1e9, .fallback = "0"),
     OPTION("log-level", CHOICE, "LEVEL", "how much to say on stderr",
@@ -414,7 +414,9 @@ static void fill(struct listener *l, const struct options *o)
     snprintf(l->drive, sizeof l->drive, "%s", options_text(o, "drive"));
     snprintf(l->device, sizeof l->device, "%s", options_text(o, "csd-device"));
     l->cap_bytes = options_bytes(o, "cold-mb");
-    l->threads = (uint32_t)(threads ? threads : cpus > 0 ? cpus : 1);
+    if (!threads)
+        threads = cpus < 1 ? 1 : cpus > EPOCH_THREADS_MAX ? EPOCH_THREADS_MAX : cpus;
+    l->threads = (uint32_t)threads;
 }
 
 static int serve_agents(struct listener *l)

@@ -19,7 +19,7 @@
 
 enum chunk_job_kind {
     CHUNK_JOB_PUT,   /* entries into a slot, then its record */
-    CHUNK_JOB_NOTE,  /* its record again */
+    CHUNK_JOB_NOTE,  /* its record again, where it has one */
     CHUNK_JOB_CLEAR, /* its record says nothing */
     CHUNK_JOB_KEYS,  /* entries are there: their keys (chunk_keys.h) */
 };

@@ -94,6 +94,18 @@ static int write_keys(const struct drive_store *s, const struct chunk_job *j, st
                : 0;
 }
 
+/* Where the record is there still: entries that could not be written have none. */
+static int note(struct chunk_file *file, const struct chunk_job *j, struct hill_why *why)
+{
+    struct chunk noted;
+    uint64_t parent_stamp;
+    int rc = chunk_file_read_record(file, j->slot, &noted, &parent_stamp, why);
+    return rc == 1 && noted.stamp == j->chunk.stamp
+               ? chunk_file_write_record(file, j->slot, &j->chunk, j->parent_stamp, why)
+           : rc < 0 ? rc
+                    : 0;
+}
+
 /* The writer's thread: of the store the files alone. The record is written last, and says nothing
  * while its slot is written over. */
 static int do_job(void *store, const struct chunk_job *j, struct hill_why *why)
@@ -104,7 +116,7 @@ static int do_job(void *store, const struct chunk_job *j, struct hill_why *why)
     if (j->kind == CHUNK_JOB_KEYS)
         return write_keys(s, j, why);
     if (j->kind == CHUNK_JOB_NOTE)
-        return chunk_file_write_record(file, j->slot, &j->chunk, j->parent_stamp, why);
+        return note(file, j, why);
     int rc = chunk_file_clear_record(file, j->slot, why);
     if (rc || j->kind == CHUNK_JOB_CLEAR)
         return rc;

@@ -51,7 +51,8 @@ int client_open(struct client *client, const char *run_dir, struct hill_why *why
     client->socket = client->context ? zmq_socket(client->context, ZMQ_DEALER) : NULL;
     if (!client->socket || client->signal_fd < 0 || !open_monitor(client) ||
         zmq_connect(client->socket, address) != 0) {
-        code = hill_fail(why, HILL_E_IO, "connecting to %s failed: %s", address, strerror(errno));
+        code =
+            hill_fail(why, HILL_E_IO, "connecting to %s failed: %s", address, zmq_strerror(errno));
         client_close(client);
         return code;
     }

@@ -8,8 +8,6 @@
 #include "proto/envelope.h"
 #include "proto/records.h"
 
-#define THREADS_MAX 256u
-
 _Static_assert((int)HILL__POLICY__POLICY_HOST_DIGEST == KV_POLICY_HOST_DIGEST &&
                    (int)HILL__POLICY__POLICY_HOST_DIGEST + 1 == KV_POLICY_COUNT,
                "Policy has the numbers of enum kv_policy");
@@ -35,20 +33,37 @@ static bool scores_where_it_lies(uint32_t policy)
     return policy == KV_POLICY_HILLINFER || policy == KV_POLICY_FULL;
 }
 
+static int check_numbers(const struct epoch_settings *s, struct hill_why *why)
+{
+    const struct {
+        const char *name, *option; /* the one it follows from */
+        uint32_t value, min, max;
+    } numbers[] = {
+        {"sequences", "--parallel", s->plan.n_sequences, 1, KV_MAX_SEQUENCES},
+        {"threads", "--threads", s->threads, 0, EPOCH_THREADS_MAX},
+        {"GPU slots", "--gpu-kv-mb", s->gpu_slots, 1, s->plan.ctx_tokens},
+        {"staging slots", "--hot-mb", s->staging_slots, 1, UINT32_MAX},
+        {"tokens of a block", "--block-tokens", s->block_tokens, 1, RECORD_STRIPE_SLOTS_MAX},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        bool few = numbers[i].value < numbers[i].min;
+        if (few || numbers[i].value > numbers[i].max)
+            return hill_fail(why, HILL_E_INVALID, "cannot configure %u %s (%s): at %s %u",
+                             numbers[i].value, numbers[i].name, numbers[i].option,
+                             few ? "least" : "most", few ? numbers[i].min : numbers[i].max);
+    }
+    return s->beta >= 0 ? 0
+                        : hill_fail(why, HILL_E_INVALID,
+                                    "cannot configure beta %g (--beta): at least 0", s->beta);
+}
+
 int epoch_settings_check(const struct epoch_settings *s, struct hill_why *why)
 {
     int rc = kv_geometry_check(&s->plan.geometry, why);
+    if (rc == 0)
+        rc = check_numbers(s, why);
     if (rc)
         return rc;
-    if (s->plan.n_sequences == 0 || s->threads > THREADS_MAX || s->gpu_slots == 0 ||
-        s->gpu_slots > s->plan.ctx_tokens || s->block_tokens == 0 ||
-        s->block_tokens > RECORD_STRIPE_SLOTS_MAX || !(s->beta >= 0) || s->staging_slots == 0)
-        return hill_fail(
-            why, HILL_E_INVALID,
-            "cannot configure: sequences %u, threads %u, GPU slots %u, block tokens %u, "
-            "staging slots %u, beta %g",
-            s->plan.n_sequences, s->threads, s->gpu_slots, s->block_tokens, s->staging_slots,
-            s->beta);
     if (s->csd_cast && !scores_where_it_lies(s->plan.selection.policy))
         return hill_fail(why, HILL_E_INVALID,
                          "--csd-digests cast and --policy %s exclude each other: the drive scores "

@@ -18,6 +18,8 @@
 #include "proto/hill.pb-c.h"
 #include "proto/layout.h"
 
+#define EPOCH_THREADS_MAX 1024u
+
 /* One of several drives, as the scorer is told of it. */
 struct epoch_drive {
     bool attached;
@@ -34,7 +36,7 @@ struct epoch_settings {
                                   its own); placement_bytes and cold_slots do not travel */
     const char *model_path;
     const char *device; /* OpenCL device: its number or part of its name; empty: the first */
-    uint32_t threads;   /* of each process, scoring or OpenCL */
+    uint32_t threads;   /* of each process, scoring or OpenCL; at most EPOCH_THREADS_MAX */
 
     uint64_t hot_cap_bytes;    /* M_0 */
     uint64_t hot_bytes;        /* payload of the hot segment */
@@ -51,7 +53,7 @@ struct epoch_settings {
     bool csd_cast;                  /* --csd-digests cast: FP16 keys lie there, and no digests */
     uint64_t csd_dram_bytes;        /* --csd-dram-mb: of digests that the agent keeps in memory */
     uint64_t cold_cap_bytes;        /* 0: no cold pool */
-    uint32_t block_tokens;          /* n of a Score Block */
+    uint32_t block_tokens;          /* n of a Score Block; at most RECORD_STRIPE_SLOTS_MAX */
     struct csd_model csd_model;
     uint32_t csd_drives; /* places for drives; 0: one, and what csd_ says above is all of it */
     uint32_t csd_drive;  /* whose agent is told; what csd_ says above is of this one */

@@ -8,6 +8,7 @@
 
 #include "kv/plane.h"
 #include "kv/score.h"
+#include "proto/records.h"
 
 #define MAX_EXACT_BELOW 65535 /* KV_EXACT_BELOW_MAX */
 #define EXACT_BELOW     2048
@@ -55,7 +56,7 @@ const struct option_spec hill_pipeline_specs[] = {
         "context, prompt and answer together; 0: what the model was trained with, at most 131072",
         .letter = "c", .max = MAX_TOKENS, .fallback = "0"),
     OPTION("threads", INTEGER, "N", "threads of the CPU scorer and of PoCL; 0: one for each CPU",
-           .letter = "t", .max = 1024, .fallback = "0"),
+           .letter = "t", .max = EPOCH_THREADS_MAX, .fallback = "0"),
     OPTION("batch-size", INTEGER, "TOKENS", "tokens of one chunk of the prefill", .letter = "b",
            .min = 1, .max = 4096, .fallback = "256"),
     OPTION("parallel", INTEGER, "N",
@@ -93,7 +94,7 @@ const struct option_spec hill_pipeline_specs[] = {
     HILL_SINKS_SPEC,
     HILL_WINDOW_SPEC,
     OPTION("block-tokens", INTEGER, "N", "tokens whose scores the drive sends in one block",
-           .min = 1, .max = 65536, .fallback = "256"),
+           .min = 1, .max = RECORD_STRIPE_SLOTS_MAX, .fallback = "256"),
     OPTION("hot-mb", SIZE, "SIZE",
            "M_0: host memory for KV entries, digests, staging and tables; counts more than --beta",
            .min = SMALLEST_SIZE, .max = MAX_MIB,
@@ -141,7 +142,8 @@ const struct option_spec hill_pipeline_specs[] = {
            "sequences while the scorer is at another one",
            .min = 1, .max = KV_MAX_SEQUENCES, .fallback = "4"),
     OPTION("csd-dram-mb", SIZE, "SIZE",
-           "digests that the CSD agent keeps in memory; --csd-model has dram in its place",
+           "digests that the CSD agent of a drive at file: or tcp: scores and keeps in memory; "
+           "--csd-model has dram in its place",
            .max = MAX_MIB, .fallback = "0"),
     OPTION("csd-digests", CHOICE, "sidecar|cast",
            "what the drive scores from: digests beside the entries, or FP16 keys that it casts to "
@@ -388,6 +390,20 @@ static int check_digest_cache(const struct kv_plan_input *plan, struct hill_why 
     return 0;
 }
 
+/* The agent keeps digests that it has scored: no keys, and none that the host scores. */
+static int check_csd_dram(const struct epoch_settings *e, struct hill_why *why)
+{
+    uint32_t policy = e->plan.selection.policy;
+    bool scored = !e->csd_cast && !kv_policy_reads_keys(policy) && policy != KV_POLICY_HOST_DIGEST;
+    if (!e->csd_dram_bytes || scored)
+        return 0;
+    return hill_fail(why, HILL_E_INVALID,
+                     "--csd-dram-mb and %s%s exclude each other: the CSD agent keeps digests that "
+                     "it scores, and there are none",
+                     e->csd_cast ? "--csd-digests cast" : "--policy ",
+                     e->csd_cast ? "" : kv_policy_name(policy));
+}
+
 int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,
                        const struct options *options, struct hill_why *why)
 {
@@ -417,6 +433,8 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
     code = check_prefix(out, epoch->plan.selection.policy, options, why);
     if (code == 0)
         code = check_digest_cache(&epoch->plan, why);
+    if (code == 0)
+        code = check_csd_dram(epoch, why);
     if (code)
         return code;
     if (epoch->trace_scores && !out->trace_kv)

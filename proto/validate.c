@@ -19,6 +19,8 @@
 #include "kv/plan.h"
 #include "kv/score.h"
 #include "kv/select.h"
+#include "proto/epoch_settings.h"
+#include "proto/records.h"
 
 #define TEXT_MAX      4096u
 #define SEQUENCES_MAX KV_MAX_SEQUENCES
@@ -163,8 +165,9 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     CHECK("configure", "ctx_tokens", m->ctx_tokens > 0 && m->ctx_tokens <= TOKENS_MAX);
     CHECK("configure", "n_sequences", m->n_sequences > 0 && m->n_sequences <= SEQUENCES_MAX);
     CHECK("configure", "batch_tokens", m->batch_tokens > 0 && m->batch_tokens <= TOKENS_MAX);
-    CHECK("configure", "threads", m->threads > 0 && m->threads <= 1024);
-    CHECK("configure", "block_tokens", m->block_tokens > 0 && m->block_tokens <= 65536);
+    CHECK("configure", "threads", m->threads > 0 && m->threads <= EPOCH_THREADS_MAX);
+    CHECK("configure", "block_tokens",
+          m->block_tokens > 0 && m->block_tokens <= RECORD_STRIPE_SLOTS_MAX);
     CHECK("configure", "selection", m->selection != NULL);
     int code = check_selection(m->selection, why);
     if (code != 0)

@@ -69,7 +69,7 @@ static void write_out(struct recording *r, const uint8_t *from, uint64_t bytes)
             bytes -= (uint64_t)n;
         } else if (errno != EINTR) {
             r->failed = hill_from_errno(errno);
-            log_error("recording the rings failed: %s; it ends here", strerror(errno));
+            log_warn("recording the rings failed: %s; it ends here", strerror(errno));
         }
     }
 }
@@ -352,6 +352,7 @@ int recording_create(struct recording **out, const char *path, const struct epoc
         r->fd = fd;
     if (!r || put_header(r, s)) {
         close(fd);
+        unlink(name); /* nothing came of it: leave no empty file */
         free(r);
         return hill_fail(why, HILL_E_NOMEM, "cannot record: out of memory");
     }

@@ -234,6 +234,7 @@ static void test_a_file_in_memory_may_grow(void **state)
     struct csd_extent extent = {.memory = memory, .bytes = CSD_ALIGN};
     struct hill_why why = {""};
     struct file_io *io;
+    char text[100];
 
     (void)state;
     if (!folder[0]) {
@@ -241,6 +242,8 @@ static void test_a_file_in_memory_may_grow(void **state)
         skip();
     }
     assert_int_equal(file_io_open(&io, pool_path(), &options, &why), 0);
+    file_io_describe(io, "device", text, sizeof text);
+    assert_string_equal(text, "device, mapped from memory");
     for (uint32_t pages = 1; pages <= 3; pages++) {
         memset(page, (int)pages, sizeof page);
         extent.offset = (pages - 1) * CSD_ALIGN;

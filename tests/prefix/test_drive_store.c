@@ -542,7 +542,15 @@ static void test_a_full_disk(void **unused)
     memset(room, 2, sizeof room);
     for (uint32_t i = 0; i < 4; i++) {
         c.tokens[0] = 1 + i;
-        drive_store_put(&s, (struct drive_chunk){0}, &c, room);
+        struct drive_chunk put = drive_store_put(&s, (struct drive_chunk){0}, &c, room);
+        drive_store_use(&s, put);
+        chunk_writer_flush_until(s.writer, INT64_MAX);
+        if (i == 0) { /* a kill now leaves no record of what could not be written */
+            struct chunk left;
+            uint64_t parent;
+            assert_true(put.stamp);
+            assert_int_equal(chunk_file_read_record(&s.file, put.slot, &left, &parent, &why), 0);
+        }
         drive_store_flush(&s);
         assert_true(s.tree.n_chunks <= 3);
         assert_true(s.full);

@@ -112,6 +112,7 @@ static void test_every_field_survives(void **state)
         c.ctx_tokens = 5000;
         c.gpu_slots = 1 + c.gpu_slots % c.ctx_tokens;
         c.block_tokens = 1 + c.block_tokens % 256;
+        c.n_sequences = 1 + c.n_sequences % KV_MAX_SEQUENCES;
         add_drives(&c, drives, 1 + (uint32_t)round % LAYOUT_DRIVES_MAX);
         assert_int_equal(epoch_settings_read(&s, &c, &why), 0);
         epoch_settings_to_wire(&wire, &s);
@@ -133,18 +134,20 @@ static void test_numbers_that_do_not_go_together(void **state)
     struct hill_why why;
     (void)state;
     assert_int_equal(epoch_settings_check(&good, &why), 0);
-#define REFUSED(change)                                                                            \
+#define REFUSED(change, said)                                                                      \
     (s = good, s.change, why.text[0] = '\0',                                                       \
-     assert_int_equal(epoch_settings_check(&s, &why), HILL_E_INVALID), assert_true(why.text[0]))
-    REFUSED(plan.n_sequences = 0);
-    REFUSED(threads = 257);
-    REFUSED(gpu_slots = 0);
-    REFUSED(gpu_slots = 257);
-    REFUSED(block_tokens = 0);
-    REFUSED(block_tokens = 1u << 20);
-    REFUSED(staging_slots = 0);
-    REFUSED(beta = -1);
-    REFUSED(plan.geometry.head_dim = 0);
+     assert_int_equal(epoch_settings_check(&s, &why), HILL_E_INVALID),                             \
+     assert_non_null(strstr(why.text, said)))
+    REFUSED(plan.n_sequences = 0, "0 sequences (--parallel): at least 1");
+    REFUSED(plan.n_sequences = 65, "65 sequences (--parallel): at most 64");
+    REFUSED(threads = 1025, "1025 threads (--threads): at most 1024");
+    REFUSED(gpu_slots = 0, "(--gpu-kv-mb): at least 1");
+    REFUSED(gpu_slots = 257, "(--gpu-kv-mb): at most 256");
+    REFUSED(block_tokens = 0, "(--block-tokens): at least 1");
+    REFUSED(block_tokens = 1u << 20, "(--block-tokens): at most 4096");
+    REFUSED(staging_slots = 0, "(--hot-mb): at least 1");
+    REFUSED(beta = -1, "beta -1 (--beta): at least 0");
+    REFUSED(plan.geometry.head_dim = 0, "");
 }
 
 static void test_names(void **state)

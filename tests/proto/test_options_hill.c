@@ -11,7 +11,9 @@
 #include <string.h>
 
 #include "kv/score.h"
+#include "proto/envelope.h"
 #include "proto/options_hill.h"
+#include "tests/proto/configure.h"
 
 static struct options *options;
 static struct hill_why why;
@@ -69,6 +71,25 @@ static void test_pipeline_defaults(void **state)
     assert_int_equal(epoch.placement, HILL__PLACEMENT__PLACEMENT_BKP);
     assert_int_equal(epoch.speculate, HILL__SPECULATE__SPECULATE_OFF);
     assert_int_equal(epoch.simd, HILL__SIMD__SIMD_AUTO);
+}
+
+/* What the table accepts no worker refuses. */
+static void test_the_largest_values_are_configured(void **state)
+{
+    (void)state;
+    struct hill_pipeline_options p;
+    assert_int_equal(parse(&p, NULL, "-m", "x", "-t", "1025", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--block-tokens", "4097", NULL), HILL_E_INVALID);
+    assert_int_equal(
+        parse(&p, NULL, "-m", "x", "-t", "1024", "--block-tokens", "4096", "-np", "64", NULL), 0);
+    const struct layout_input layout = {{2, 4, 2, 32, 8}, 256, epoch.plan.n_sequences};
+    struct epoch_settings s = make_settings(&layout, 1), read;
+    struct epoch_wire wire;
+    s.threads = p.threads;
+    s.block_tokens = epoch.block_tokens;
+    epoch_settings_to_wire(&wire, &s);
+    assert_int_equal(proto_validate(&wire.message, &why), 0);
+    assert_int_equal(epoch_settings_read(&read, &wire.configure, &why), 0);
 }
 
 static void test_where_a_drives_flash_lies(void **state)
@@ -213,6 +234,17 @@ static void test_pipeline_refusals(void **state)
     assert_int_equal(
         parse(&p, NULL, "-m", "x", "--policy", "host-digest", "--digest-mb", "1.5", NULL), 0);
     assert_int_equal(epoch.plan.digest_cache_bytes, 3u << 19);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--csd-dram-mb", "1.5", NULL), 0);
+    assert_int_equal(epoch.csd_dram_bytes, 3u << 19);
+    static const char *const no_digests[][2] = {
+        {"--csd-digests", "cast"}, {"--policy", "h2o"}, {"--policy", "host-digest"}};
+    for (unsigned i = 0; i < sizeof no_digests / sizeof *no_digests; i++) {
+        assert_int_equal(parse(&p, NULL, "-m", "x", "--csd-dram-mb", "1.5", no_digests[i][0],
+                               no_digests[i][1], NULL),
+                         HILL_E_INVALID);
+        assert_non_null(strstr(why.text, no_digests[i][1]));
+        assert_non_null(strstr(why.text, "--csd-dram-mb"));
+    }
     assert_int_equal(parse(&p, NULL, "-m", "x", "--budget", "36", "--csd", "none", NULL), 0);
     assert_true(p.no_csd);
     assert_int_equal(epoch.plan.geometry.digest_bits, 8);
@@ -315,6 +347,7 @@ int main(void)
     unsetenv("HILL_EXACT_BELOW"); /* which the tests' runs set */
     const struct CMUnitTest tests[] = {
         T(test_pipeline_defaults),
+        T(test_the_largest_values_are_configured),
         T(test_where_a_drives_flash_lies),
         T(test_several_drives),
         T(test_recovery_and_flushing),
