@@ -18,7 +18,7 @@
 
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
 #define PROMPT_PIECE   (256u << 10)
-#define UNIT_WAIT_MS   300000 /* a layer of a chunk, on the slowest device */
+#define UNIT_WAIT_MS   300000 /* a layer of a chunk, on the slowest device; a piece of its past */
 #define LOAD_TOKENS    2048u  /* at a time: some milliseconds */
 #define PAST_TURN_MS   20     /* others may wait so long for their step, as for a unit */
 
@@ -388,12 +388,12 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why)
             return rc < 0 ? rc : 0;
         if (!alone && !request_computes_unit(r) && clock_now_ns() >= turn)
             return 0;
-        if (moved)
+        if (moved) { /* all of a layer's past may take longer */
+            deadline = clock_deadline_ms(UNIT_WAIT_MS);
             continue;
+        }
         if (clock_now_ns() >= deadline)
-            return hill_fail(why, HILL_E_NODEV,
-                             "the device did not finish a unit of the prompt in "
-                             "%d s",
+            return hill_fail(why, HILL_E_NODEV, "a unit of the prompt has not gone on for %d s",
                              UNIT_WAIT_MS / 1000);
         w->waiting = r;
         rc = worker_waiting(w, why);
