@@ -35,26 +35,27 @@ static void refuse(struct worker *w, const Hill__Prefill *prefill, int code, con
 }
 
 /* The vocabulary's bytes are made once, for the first request that needs them. */
-static bool hold_to_json(struct request *r)
+static int hold_to_json(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
-    struct hill_why why;
-    if (!w->json && json_tokens_open(&w->json, w->file, &why)) {
-        log_warn("no answer can be held to JSON: %s", why.text);
-        return false;
-    }
+    struct hill_why reason;
+    int rc = w->json ? 0 : json_tokens_open(&w->json, w->file, &reason);
+    if (rc)
+        return hill_fail(why, rc, "no answer can be held to JSON: %s", reason.text);
     r->json.stops = r->prefill->stop_tokens;
     r->json.n_stops = r->prefill->n_stop_tokens;
-    return json_answer_begin(&r->json, w->json, NULL, 0) == 0;
+    return json_answer_begin(&r->json, w->json, NULL, 0); /* of no tokens: it cannot fail */
 }
 
-static struct request *make_request(struct worker *w, Hill__Message *message)
+/* Takes the message, unless it fails. */
+static int make_request(struct worker *w, Hill__Message *message, struct request **out,
+                        struct hill_why *why)
 {
     const Hill__Prefill *p = message->prefill;
     const Hill__Sampling *s = p->sampling;
     struct request *r = calloc(1, sizeof *r);
     if (!r)
-        return NULL;
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the request");
     *r = (struct request){
         .w = w,
         .message = message,
@@ -69,29 +70,37 @@ static struct request *make_request(struct worker *w, Hill__Message *message)
         .started_ns = clock_now_ns()};
     r->tokens = malloc(sizeof *r->tokens * ((uint64_t)p->n_tokens + p->predict));
     r->hash = XXH64_createState();
-    if (!r->tokens || !r->hash || (s->json && !p->n_forced && !hold_to_json(r))) {
+    int rc = 0;
+    if (!r->tokens || !r->hash)
+        rc = hill_fail(why, HILL_E_NOMEM, "no memory for the request");
+    else if (s->json && !p->n_forced)
+        rc = hold_to_json(r, why);
+    if (rc) {
         r->message = NULL;
         request_free(r);
-        return NULL;
+        return rc;
     }
     memcpy(r->tokens, p->tokens, sizeof *r->tokens * p->n_tokens);
     r->n_tokens = r->prompt;
     XXH64_reset(r->hash, 0);
-    return r;
+    *out = r;
+    return 0;
 }
 
 void request_arrive(struct worker *w, Hill__Message *message)
 {
     const Hill__Prefill *p = message->prefill;
     struct request *r = NULL;
+    struct hill_why why;
+    int rc;
     if (!w->ready || w->pending)
         refuse(w, p, HILL_E_WOULD_BLOCK, "the gpu worker is not configured"); /* asked again */
     else if (p->sequence >= w->n_sequences)
         refuse(w, p, HILL_E_INVALID, "the gpu worker has no such sequence");
     else if (w->requests[p->sequence])
         refuse(w, p, HILL_E_PROTOCOL, "the gpu worker runs another request on the sequence");
-    else if (!(r = make_request(w, message)))
-        refuse(w, p, HILL_E_NOMEM, "no memory for the request");
+    else if ((rc = make_request(w, message, &r, &why)) != 0)
+        refuse(w, p, rc, why.text);
     if (!r) {
         proto_free(message);
         return;

@@ -11,6 +11,7 @@
 
 #include <xxhash.h>
 
+#include "model/tokenizer.h"
 #include "tests/gpu_worker/engine_run.h"
 #include "tests/gpu_worker/stage.h"
 
@@ -215,6 +216,23 @@ static void a_request_that_cannot_fit_is_refused(void **state)
     STAGE_UNTIL(&stage, first->done);
     assert_int_equal(first->code, HILL_E_TOO_LONG);
     assert_int_equal(first->n_begins, begins);
+}
+
+/* The tokenizer of this model is none that is known. */
+static void json_of_an_unknown_tokenizer_is_refused_as_such(void **state)
+{
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct hill_why why;
+    int code = tokenizer_open(&tokenizer, stage.m.file, &why);
+    assert_true(code && code != HILL_E_NOMEM);
+    stage.json = true;
+    request();
+    stage.json = false;
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->code, code);
+    request();
+    assert_whole();
 }
 
 /* In mid-request, while a selection is waited for: the request is dropped without a word and can be
@@ -626,6 +644,7 @@ int main(void)
         cmocka_unit_test(a_modelled_link_carries_every_upload),
         cmocka_unit_test(an_entry_outside_the_hot_pool_is_not_used),
         cmocka_unit_test(a_request_that_cannot_fit_is_refused),
+        cmocka_unit_test(json_of_an_unknown_tokenizer_is_refused_as_such),
         cmocka_unit_test(a_new_epoch_takes_the_worker_along),
         cmocka_unit_test(a_request_right_before_a_new_epoch_is_let_go),
         cmocka_unit_test(three_join_and_leave_with_their_own_bits),
