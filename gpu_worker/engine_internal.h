@@ -54,7 +54,6 @@ extern const char *const engine_kernel_names[KERNEL_COUNT];
 
 struct matrix { /* as weights.c packs it, for product.cl */
     cl_mem buffer;
-    uint64_t bytes;
     cl_mem bias; /* NULL, or [16 * panels], to be added; under LayerNorm, [16 * panels] more: the
                     sums of each output's weights times the norm's, for the mean */
     uint32_t k, panels; /* panels even; outputs beyond the real ones are 0 */
