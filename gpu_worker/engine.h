@@ -23,7 +23,8 @@
  * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use),
  * HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call out of
  * order or out of range). why names it. Who calls it: worker.c, schedule.c, request.c, resume.c,
- * past.c, step*.c, logits_file.c and tests. Concurrency: one thread.
+ * past.c, mend.c, selected*.c, stored.c, probe_heads.c, step*.c, logits_file.c, a benchmark and
+ * tests. Concurrency: one thread.
  */
 #pragma once
 
@@ -70,7 +71,7 @@ int engine_place_hot(struct engine *engine, uint64_t offset, uint32_t n_entries,
                      struct hill_why *why);
 uint32_t engine_hot_entries(const struct engine *engine);
 
-const struct model_hparams *engine_hparams(const struct engine *engine);
+const struct model_hparams *engine_hparams(const struct engine *engine); /* for tests */
 uint64_t engine_weight_bytes(const struct engine *engine);
 /* Before engine_create: has_groups is which of the two sets of kernels the engine takes, that of
  * work groups or that of register tiles. HILL_TEST_WORK_GROUPS=1 asks for work groups, of a CPU
