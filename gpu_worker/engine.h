@@ -7,8 +7,9 @@
  * queries and new entries out, selected entries in, attend. Who selects is not known here: step.c
  * speaks to the scorer, tests select by hand. A step has rows: tokens of as many sequences, for
  * which the weights are read once. Order of calls: create, configure, then any number of
- *     prompt: prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, { [prefill_past* of a
- *             layer,] prefill_enqueue(u), prefill_read(u) } for all units in order, prefill_logits
+ *     prompt: [prefill_within,] prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, {
+ *             [prefill_past* of a layer,] prefill_enqueue(u), prefill_read(u) } for all units in
+ *             order, prefill_logits
  *     prompt over some past tokens: prefill_begin, prefill_select, prefill_tokens*, {
  *             prefill_keys, [prefill_probe,] [prefill_guess, prefill_probe,] prefill_past*,
  *             prefill_enqueue, prefill_read } for each layer in order, prefill_logits
@@ -105,6 +106,11 @@ struct engine_unit {
  * each layer (engine_prefill_past). The result has the bits of one prompt of all of them. */
 int engine_prefill_begin(struct engine *engine, uint32_t n_past, uint32_t n_tokens,
                          struct hill_why *why);
+/* Before that: buffers grow and stay for the next prompt; where those of earlier ones and this one
+ * may together be more than cap, which this one alone is not, they go first. more: what it takes
+ * beside engine_kv_bytes_needed. cap 0: none. */
+int engine_prefill_within(struct engine *engine, uint32_t n_past, uint32_t n_tokens, uint64_t more,
+                          uint64_t cap, struct hill_why *why);
 
 /* Memory that outlives the process, page-aligned, which stays there until another call; NULL: none.
  * Waits until the device has let go of the old one. in_place: a device that shares the host's

@@ -325,11 +325,26 @@ int request_check_ready(struct request *r, struct hill_why *why)
 
 /* ---- prefill ---- */
 
+/* Buffers of earlier prompts are not to take it beyond the cap, within which it was admitted. */
+static int make_room(struct request *r, uint32_t n_past, struct hill_why *why)
+{
+    const struct worker *w = r->w;
+    uint32_t n = r->prompt - n_past;
+    uint64_t more = 0;
+    if (r->selected)
+        more = engine_probe_bytes_needed(w->engine, n_past, n, w->store->keys->shape.n_probes);
+    else if (request_weighs(r))
+        more = engine_mass_bytes_needed(w->engine, n);
+    return engine_prefill_within(w->engine, n_past, n, more, w->settings.gpu_kv_cap_bytes, why);
+}
+
 int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *why)
 {
     struct engine *engine = r->w->engine;
     r->unit = r->queued = 0;
-    int rc = n_past ? engine_prefill_begin(engine, n_past, r->prompt - n_past, why)
+    int rc = make_room(r, n_past, why);
+    if (!rc)
+        rc = n_past ? engine_prefill_begin(engine, n_past, r->prompt - n_past, why)
                     : resume_prompt(r, why);
     if (!rc && r->selected)
         rc = engine_prefill_select(engine, why);
