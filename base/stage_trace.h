@@ -80,7 +80,7 @@ struct stage_ring {
 
 /* NULL without memory. capacity: a power of two. */
 struct stage_ring *stage_ring_create(uint32_t capacity);
-void stage_ring_destroy(struct stage_ring *ring);
+void stage_ring_destroy(struct stage_ring *ring); /* for tests: a process keeps its ring */
 /* Writer: never waits; the oldest event makes room. */
 void stage_ring_put(struct stage_ring *ring, const struct stage_event *event);
 /* Reader: up to max of the oldest unread events into out, returns how many; *lost grows by those

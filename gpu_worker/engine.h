@@ -7,8 +7,9 @@
  * queries and new entries out, selected entries in, attend. Who selects is not known here: step.c
  * speaks to the scorer, tests select by hand. A step has rows: tokens of as many sequences, for
  * which the weights are read once. Order of calls: create, configure, then any number of
- *     prompt: prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, { [prefill_past* of a
- *             layer,] prefill_enqueue(u), prefill_read(u) } for all units in order, prefill_logits
+ *     prompt: [prefill_within,] prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, {
+ *             [prefill_past* of a layer,] prefill_enqueue(u), prefill_read(u) } for all units in
+ *             order, prefill_logits
  *     prompt over some past tokens: prefill_begin, prefill_select, prefill_tokens*, {
  *             prefill_keys, [prefill_probe,] [prefill_guess, prefill_probe,] prefill_past*,
  *             prefill_enqueue, prefill_read } for each layer in order, prefill_logits
@@ -23,7 +24,8 @@
  * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use),
  * HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call out of
  * order or out of range). why names it. Who calls it: worker.c, schedule.c, request.c, resume.c,
- * past.c, step*.c, logits_file.c and tests. Concurrency: one thread.
+ * past.c, mend.c, selected*.c, stored.c, probe_heads.c, step*.c, logits_file.c, a benchmark and
+ * tests. Concurrency: one thread.
  */
 #pragma once
 
@@ -70,7 +72,7 @@ int engine_place_hot(struct engine *engine, uint64_t offset, uint32_t n_entries,
                      struct hill_why *why);
 uint32_t engine_hot_entries(const struct engine *engine);
 
-const struct model_hparams *engine_hparams(const struct engine *engine);
+const struct model_hparams *engine_hparams(const struct engine *engine); /* for tests */
 uint64_t engine_weight_bytes(const struct engine *engine);
 /* Before engine_create: has_groups is which of the two sets of kernels the engine takes, that of
  * work groups or that of register tiles. HILL_TEST_WORK_GROUPS=1 asks for work groups, of a CPU
@@ -104,6 +106,11 @@ struct engine_unit {
  * each layer (engine_prefill_past). The result has the bits of one prompt of all of them. */
 int engine_prefill_begin(struct engine *engine, uint32_t n_past, uint32_t n_tokens,
                          struct hill_why *why);
+/* Before that: buffers grow and stay for the next prompt; where those of earlier ones and this one
+ * may together be more than cap, which this one alone is not, they go first. more: what it takes
+ * beside engine_kv_bytes_needed. cap 0: none. */
+int engine_prefill_within(struct engine *engine, uint32_t n_past, uint32_t n_tokens, uint64_t more,
+                          uint64_t cap, struct hill_why *why);
 
 /* Memory that outlives the process, page-aligned, which stays there until another call; NULL: none.
  * Waits until the device has let go of the old one. in_place: a device that shares the host's

@@ -54,7 +54,6 @@ extern const char *const engine_kernel_names[KERNEL_COUNT];
 
 struct matrix { /* as weights.c packs it, for product.cl */
     cl_mem buffer;
-    uint64_t bytes;
     cl_mem bias; /* NULL, or [16 * panels], to be added; under LayerNorm, [16 * panels] more: the
                     sums of each output's weights times the norm's, for the mean */
     uint32_t k, panels; /* panels even; outputs beyond the real ones are 0 */
@@ -97,7 +96,7 @@ enum phase {
 
 #define COUNTER_BYTES (4u * (32u * PHASE_COUNT + 16u))
 
-struct device_buffer { /* grows, never shrinks; zeroed when made */
+struct device_buffer { /* grows, or goes (engine_prefill_within); zeroed when made */
     cl_mem mem;
     uint64_t bytes;
     void *pages; /* shared memory: what lies under a large buffer, or NULL */

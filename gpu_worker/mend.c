@@ -79,7 +79,9 @@ static int begin_token(struct request *r, struct hill_why *why)
                          position, needed / 1048576.0, cap / 1048576.0);
     r->n_past = position;
     r->unit = r->queued = 0;
-    int rc = engine_prefill_begin(e, position, 1, why);
+    int rc = engine_prefill_within(e, position, 1, 0, cap, why);
+    if (!rc)
+        rc = engine_prefill_begin(e, position, 1, why);
     if (!rc)
         rc = engine_prefill_tokens(e, r->tokens + position, 1, why);
     r->units = engine_prefill_units(e);

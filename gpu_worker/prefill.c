@@ -24,6 +24,12 @@ struct prefill_sizes {
     uint64_t hidden, turns, kt, v, entries, normed, qkv, q, attended, activated, quantised;
 };
 
+struct part {
+    struct device_buffer *buffer;
+    uint64_t bytes;
+};
+#define PARTS 12u /* what every prompt takes */
+
 static void compute_sizes(const struct engine *e, uint32_t n_past, uint32_t n_tokens,
                           struct prefill_sizes *s)
 {
@@ -58,33 +64,73 @@ uint64_t engine_kv_bytes_needed(const struct engine *e, uint32_t n_past, uint32_
     return total + 16 * 64; /* buffers are rounded up */
 }
 
+static void list_parts(struct engine *e, const struct prefill_sizes *s, struct part *parts)
+{
+    const struct part list[PARTS] = {{&e->hidden, s->hidden},
+                                     {&e->turns, s->turns},
+                                     {&e->kt, s->kt},
+                                     {&e->v, s->v},
+                                     {&e->entries[0], s->entries},
+                                     {&e->entries[1], s->entries},
+                                     {&e->normed, s->normed},
+                                     {&e->qkv, s->qkv},
+                                     {&e->q, s->q},
+                                     {&e->attended, s->attended},
+                                     {&e->activated, s->activated},
+                                     {&e->quantised_rows, s->quantised}};
+    memcpy(parts, list, sizeof list);
+}
+
+/* Bytes by which the buffer grows. */
+static uint64_t growth(const struct part *part)
+{
+    return part->bytes > part->buffer->bytes ? part->bytes - part->buffer->bytes : 0;
+}
+
+int engine_prefill_within(struct engine *e, uint32_t n_past, uint32_t n_tokens, uint64_t more,
+                          uint64_t cap, struct hill_why *why)
+{
+    struct prompt_memory *m = &e->prompt;
+    struct prefill_sizes s;
+    struct part parts[PARTS + 4];
+    uint64_t past = past_bytes(e, n_past) / 2,
+             out = n_past ? 0 : prompt_copy_bytes(e, n_tokens) / 2;
+    uint64_t kept = e->kept_runs.bytes + e->past_sources[0].bytes + e->past_sources[1].bytes;
+    uint64_t total = e->kv_bytes - kept - m->hidden.bytes + more; /* hidden: it goes in any case */
+    compute_sizes(e, n_past, n_tokens, &s);
+    list_parts(e, &s, parts);
+    for (uint32_t i = 0; i < 2; i++) {
+        parts[PARTS + i] = (struct part){&e->past[i], past};
+        parts[PARTS + 2 + i] = (struct part){&m->out[i], out};
+    }
+    for (uint32_t i = 0; i < PARTS + 4; i++)
+        total += growth(&parts[i]);
+    if (!cap || total + (PARTS + 4) * 64 <= cap) /* buffers are rounded up */
+        return 0;
+    int rc = engine_finish(e, why);
+    e->n_tokens = 0;
+    for (uint32_t i = 0; i < PARTS + 4; i++)
+        engine_release(e, parts[i].buffer);
+    mass_release(e);
+    probe_release(e);
+    return rc;
+}
+
 /* A prompt that is kept has its hidden states elsewhere. */
 static int reserve_prefill(struct engine *e, uint32_t n_past, uint32_t n_tokens,
                            struct hill_why *why)
 {
     struct prefill_sizes s;
+    struct part parts[PARTS];
     bool elsewhere = prompt_hidden(e) != e->hidden.mem;
     if (elsewhere)
         engine_release(e, &e->hidden);
     compute_sizes(e, n_past, n_tokens, &s);
-    struct {
-        struct device_buffer *buffer;
-        uint64_t bytes;
-    } list[] = {{&e->hidden, elsewhere ? 0 : s.hidden},
-                {&e->turns, s.turns},
-                {&e->kt, s.kt},
-                {&e->v, s.v},
-                {&e->entries[0], s.entries},
-                {&e->entries[1], s.entries},
-                {&e->normed, s.normed},
-                {&e->qkv, s.qkv},
-                {&e->q, s.q},
-                {&e->attended, s.attended},
-                {&e->activated, s.activated},
-                {&e->quantised_rows, s.quantised}};
+    s.hidden = elsewhere ? 0 : s.hidden;
+    list_parts(e, &s, parts);
     int rc = past_reserve(e, n_past, why);
-    for (size_t i = 0; !rc && i < sizeof list / sizeof *list; i++)
-        rc = engine_reserve(e, list[i].buffer, list[i].bytes, why);
+    for (uint32_t i = 0; !rc && i < PARTS; i++)
+        rc = engine_reserve(e, parts[i].buffer, parts[i].bytes, why);
     return rc;
 }
 

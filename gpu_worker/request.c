@@ -18,7 +18,7 @@
 
 #define DEVICE_POLL_NS 1000000ll /* between looks at a device that does not ring */
 #define PROMPT_PIECE   (256u << 10)
-#define UNIT_WAIT_MS   300000 /* a layer of a chunk, on the slowest device */
+#define UNIT_WAIT_MS   300000 /* a layer of a chunk, on the slowest device; a piece of its past */
 #define LOAD_TOKENS    2048u  /* at a time: some milliseconds */
 #define PAST_TURN_MS   20     /* others may wait so long for their step, as for a unit */
 
@@ -35,26 +35,27 @@ static void refuse(struct worker *w, const Hill__Prefill *prefill, int code, con
 }
 
 /* The vocabulary's bytes are made once, for the first request that needs them. */
-static bool hold_to_json(struct request *r)
+static int hold_to_json(struct request *r, struct hill_why *why)
 {
     struct worker *w = r->w;
-    struct hill_why why;
-    if (!w->json && json_tokens_open(&w->json, w->file, &why)) {
-        log_warn("no answer can be held to JSON: %s", why.text);
-        return false;
-    }
+    struct hill_why reason;
+    int rc = w->json ? 0 : json_tokens_open(&w->json, w->file, &reason);
+    if (rc)
+        return hill_fail(why, rc, "no answer can be held to JSON: %s", reason.text);
     r->json.stops = r->prefill->stop_tokens;
     r->json.n_stops = r->prefill->n_stop_tokens;
-    return json_answer_begin(&r->json, w->json, NULL, 0) == 0;
+    return json_answer_begin(&r->json, w->json, NULL, 0); /* of no tokens: it cannot fail */
 }
 
-static struct request *make_request(struct worker *w, Hill__Message *message)
+/* Takes the message, unless it fails. */
+static int make_request(struct worker *w, Hill__Message *message, struct request **out,
+                        struct hill_why *why)
 {
     const Hill__Prefill *p = message->prefill;
     const Hill__Sampling *s = p->sampling;
     struct request *r = calloc(1, sizeof *r);
     if (!r)
-        return NULL;
+        return hill_fail(why, HILL_E_NOMEM, "no memory for the request");
     *r = (struct request){
         .w = w,
         .message = message,
@@ -69,29 +70,37 @@ static struct request *make_request(struct worker *w, Hill__Message *message)
         .started_ns = clock_now_ns()};
     r->tokens = malloc(sizeof *r->tokens * ((uint64_t)p->n_tokens + p->predict));
     r->hash = XXH64_createState();
-    if (!r->tokens || !r->hash || (s->json && !p->n_forced && !hold_to_json(r))) {
+    int rc = 0;
+    if (!r->tokens || !r->hash)
+        rc = hill_fail(why, HILL_E_NOMEM, "no memory for the request");
+    else if (s->json && !p->n_forced)
+        rc = hold_to_json(r, why);
+    if (rc) {
         r->message = NULL;
         request_free(r);
-        return NULL;
+        return rc;
     }
     memcpy(r->tokens, p->tokens, sizeof *r->tokens * p->n_tokens);
     r->n_tokens = r->prompt;
     XXH64_reset(r->hash, 0);
-    return r;
+    *out = r;
+    return 0;
 }
 
 void request_arrive(struct worker *w, Hill__Message *message)
 {
     const Hill__Prefill *p = message->prefill;
     struct request *r = NULL;
+    struct hill_why why;
+    int rc;
     if (!w->ready || w->pending)
         refuse(w, p, HILL_E_WOULD_BLOCK, "the gpu worker is not configured"); /* asked again */
     else if (p->sequence >= w->n_sequences)
         refuse(w, p, HILL_E_INVALID, "the gpu worker has no such sequence");
     else if (w->requests[p->sequence])
         refuse(w, p, HILL_E_PROTOCOL, "the gpu worker runs another request on the sequence");
-    else if (!(r = make_request(w, message)))
-        refuse(w, p, HILL_E_NOMEM, "no memory for the request");
+    else if ((rc = make_request(w, message, &r, &why)) != 0)
+        refuse(w, p, rc, why.text);
     if (!r) {
         proto_free(message);
         return;
@@ -316,11 +325,26 @@ int request_check_ready(struct request *r, struct hill_why *why)
 
 /* ---- prefill ---- */
 
+/* Buffers of earlier prompts are not to take it beyond the cap, within which it was admitted. */
+static int make_room(struct request *r, uint32_t n_past, struct hill_why *why)
+{
+    const struct worker *w = r->w;
+    uint32_t n = r->prompt - n_past;
+    uint64_t more = 0;
+    if (r->selected)
+        more = engine_probe_bytes_needed(w->engine, n_past, n, w->store->keys->shape.n_probes);
+    else if (request_weighs(r))
+        more = engine_mass_bytes_needed(w->engine, n);
+    return engine_prefill_within(w->engine, n_past, n, more, w->settings.gpu_kv_cap_bytes, why);
+}
+
 int request_begin_prefill(struct request *r, uint32_t n_past, struct hill_why *why)
 {
     struct engine *engine = r->w->engine;
     r->unit = r->queued = 0;
-    int rc = n_past ? engine_prefill_begin(engine, n_past, r->prompt - n_past, why)
+    int rc = make_room(r, n_past, why);
+    if (!rc)
+        rc = n_past ? engine_prefill_begin(engine, n_past, r->prompt - n_past, why)
                     : resume_prompt(r, why);
     if (!rc && r->selected)
         rc = engine_prefill_select(engine, why);
@@ -388,12 +412,12 @@ int request_await_unit(struct request *r, bool alone, struct hill_why *why)
             return rc < 0 ? rc : 0;
         if (!alone && !request_computes_unit(r) && clock_now_ns() >= turn)
             return 0;
-        if (moved)
+        if (moved) { /* all of a layer's past may take longer */
+            deadline = clock_deadline_ms(UNIT_WAIT_MS);
             continue;
+        }
         if (clock_now_ns() >= deadline)
-            return hill_fail(why, HILL_E_NODEV,
-                             "the device did not finish a unit of the prompt in "
-                             "%d s",
+            return hill_fail(why, HILL_E_NODEV, "a unit of the prompt has not gone on for %d s",
                              UNIT_WAIT_MS / 1000);
         w->waiting = r;
         rc = worker_waiting(w, why);

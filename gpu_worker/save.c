@@ -56,6 +56,9 @@ static struct request *find(const struct worker *w, uint64_t request_id)
     return NULL;
 }
 
+static const char stays_away[] = "a request is not saved whose prefix has tokens that stay away "
+                                 "(--prefix-unimportant never)";
+
 void save_take_order(struct worker *w, const Hill__Save *message)
 {
     struct request *r = find(w, message->request_id);
@@ -68,10 +71,7 @@ void save_take_order(struct worker *w, const Hill__Save *message)
         tell(w, message->request_id, HILL_E_INVALID,
              "a request whose answer is held to JSON is not saved", NULL);
     else if (r->holds_chosen)
-        tell(w, message->request_id, HILL_E_INVALID,
-             "a request is not saved whose prefix has tokens that stay away "
-             "(--prefix-unimportant never)",
-             NULL);
+        tell(w, message->request_id, HILL_E_INVALID, stays_away, NULL);
     else if (r->save_path)
         tell(w, message->request_id, HILL_E_BUSY, "the request is being saved already", NULL);
     else if (!(r->save_path = strdup(message->file->path)))
@@ -126,6 +126,8 @@ static int begin(struct request *r, struct hill_why *why)
 {
     const char *path = r->save_path ? r->save_path : r->prefill->save->path;
     const void *terms = r->save_path ? (const void *)r->save_terms : r->prefill->save->terms.data;
+    if (r->holds_chosen) /* the order came before the request began */
+        return hill_fail(why, HILL_E_INVALID, "%s", stays_away);
     r->save = calloc(1, sizeof *r->save);
     if (!r->save)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for saving %.300s", path);

@@ -6,7 +6,7 @@
  * scorer. So a sequence waits between two tokens for one unit of someone else's prompt at most, and
  * requests join and leave between steps. What goes wrong with one request ends that one. A dead
  * scorer and a new epoch end all: silently, since the coordinator sends them again; a scorer that
- * died is waited for (a new epoch will tell) before requests fail. Called by main.c. Concurrency:
+ * died is waited for (a new epoch will tell) before requests fail. Called by worker.c. Concurrency:
  * one thread.
  */
 #include "base/log.h"
@@ -76,16 +76,6 @@ static int conclude(struct worker *w, struct request *r, int rc, const struct hi
         return 0;
     request_end(r, rc, why->text);
     return 0;
-}
-
-static void let_all_go(struct worker *w)
-{
-    for (uint32_t i = 0; i < w->n_sequences; i++) {
-        if (!w->requests[i])
-            continue;
-        log_debug("request %llu is let go", (unsigned long long)w->requests[i]->prefill->identity);
-        request_free(w->requests[i]);
-    }
 }
 
 /* ---- a turn ---- */
@@ -339,7 +329,5 @@ int schedule_run(struct worker *w)
         if (w->turn_ns)
             wait_until(began + w->turn_ns);
     }
-    if (!end && leaving(w))
-        let_all_go(w);
     return end;
 }

@@ -13,7 +13,8 @@
  * which the tiers have half at most, before a rest of one prefill chunk; else, and when something
  * read is damaged, all is read before anything is computed (stored.h). Who calls it: request.c,
  * schedule.c, away.c. Concurrency: the data loop's thread; reads are made by span_reader.h's.
- * Failure: of the store: as above; of device, scorer and rings: the request ends.
+ * Failure: of the store: as above; of device, scorer and rings, and of a drive that answers no read
+ * for 60 s: the request ends. Later ones read all from such a drive.
  */
 #pragma once
 

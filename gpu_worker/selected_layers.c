@@ -88,8 +88,8 @@ static int is_there(struct request *r, const struct load *load, struct hill_why 
         return 1;
     }
     x->waits_since = x->waits_since ? x->waits_since : now;
-    if (now - x->waits_since < WORKER_WAIT_MS * 1000000ll)
-        return 0;
+    if (rc || now - x->waits_since < WORKER_WAIT_MS * 1000000ll)
+        return 0; /* rc: it is read, and waits for the modelled drive alone */
     return hill_fail(why, HILL_E_IO, "prefix store %.300s: the drive has not read in %d s",
                      x->store->dir, WORKER_WAIT_MS / 1000);
 }

@@ -2,7 +2,7 @@
  * gpu_worker/step.h - one decode step of some requests: for each layer all rows' queries and
  * entries out, their selections in, one launch.
  *
- * Where queries are guessed (worker.h, enum speculate) those of the next layer go out with a
+ * Where queries are guessed (proto/hill.proto, Speculate) those of the next layer go out with a
  * layer's own entries, before its launch, so that the scorer works on them meanwhile. A guess that
  * is attended to is answered by the next layer's turn, or earlier: the answer is kept until then.
  *

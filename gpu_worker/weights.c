@@ -234,7 +234,7 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
     m->k = (uint32_t)s->parts[0].tensor->dims[0];
     m->panels = round_up(source_rows(s), 32) / 16;
     struct matrix_head head;
-    uint64_t bytes = m->bytes = lay_out(m, s, &head);
+    uint64_t bytes = lay_out(m, s, &head);
     e->quantised = e->quantised || m->quantised;
     for (uint32_t i = 0; i < head.n_runs; i++)
         e->types |= 1u << head.runs[i].type;

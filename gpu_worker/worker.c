@@ -247,9 +247,20 @@ static int carry_out(struct worker *w, struct hill_why *why)
     return rc;
 }
 
+static void let_all_go(struct worker *w)
+{
+    for (uint32_t i = 0; i < ENGINE_SEQUENCES_MAX; i++) {
+        if (!w->requests[i])
+            continue;
+        log_debug("request %llu is let go", (unsigned long long)w->requests[i]->prefill->identity);
+        request_free(w->requests[i]);
+    }
+}
+
 int worker_configure(struct worker *w)
 {
     struct hill_why why = {.text = ""};
+    let_all_go(w); /* here: one may have come right before the Configure, and never had a turn */
     proto_free(w->configure);
     w->configure = w->pending;
     w->pending = NULL;
@@ -314,9 +325,7 @@ int worker_run(struct worker *w)
 
 void worker_finish(struct worker *w)
 {
-    for (uint32_t i = 0; i < ENGINE_SEQUENCES_MAX; i++) /* first: a save rings the epoch's bell */
-        if (w->requests[i])
-            request_free(w->requests[i]);
+    let_all_go(w); /* first: a save rings the epoch's bell */
     if (w->link)
         leave_epoch(w);
     unload_model(w);

@@ -82,13 +82,12 @@ int worker_waiting(void *worker, struct hill_why *why);
 /* Take what is in the selection ring. 0, or what the ring said. */
 int worker_take_records(struct worker *w, struct hill_why *why);
 
-/* Carry out w->pending: attach its epoch, load the model unless it is loaded, say Ready (or
- * Failure). 0, or an error after which the process ends (already said). */
+/* Carry out w->pending: let all requests go, attach its epoch, load the model unless it is loaded,
+ * say Ready (or Failure). 0, or an error after which the process ends (already said). */
 int worker_configure(struct worker *w);
 
-/* schedule.c: run the requests until there are none or the epoch is to be left (they are let go
- * then). 0, or an error after which the process ends (the device is gone; Failure has been said).
- */
+/* schedule.c: run the requests until there are none or the epoch is to be left. 0, or an error
+ * after which the process ends (the device is gone; Failure has been said). */
 int schedule_run(struct worker *w);
 /* Take the records of the selection ring to whom they are for. 0, or what the ring said. */
 int schedule_take_records(struct worker *w, struct hill_why *why);

@@ -60,7 +60,12 @@ static uint64_t prefill_bytes(const struct kv_plan_input *in, uint32_t n_prompt)
      * these as int8; and entries on their way out, twice */
     uint64_t row = padded(in->n_embd, 32) + padded(heads + 2 * (uint64_t)kv_key_dims(g), 32) +
                    2 * heads + padded(in->n_ff, 32) + quantised_row(in);
-    return states + layer + rows * (4 * row + 2 * (uint64_t)kv_entry_bytes(g));
+    /* of h2o a chunk's softmax denominators, sums of a layer's keys by heads, and of two layers of
+     * all heads */
+    uint64_t mass = in->selection.policy == KV_POLICY_H2O
+                        ? 4 * (rows * g->n_heads + keys * (g->n_heads + 2ull))
+                        : 0;
+    return states + layer + rows * (4 * row + 2 * (uint64_t)kv_entry_bytes(g)) + mass;
 }
 
 static uint64_t sequences(const struct kv_plan_input *in)

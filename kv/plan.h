@@ -49,9 +49,10 @@ struct kv_plan_input {
 };
 
 /* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden
- * states, one layer's KV, chunk activations; one prompt at a time) and decode (for each of
- * n_sequences a slot table of n_layers * k entries and a row of scratch); k = kv_most_tokens of
- * the final length. An upper bound of what the GPU worker allocates: its engine test says so. */
+ * states, one layer's KV, chunk activations, of h2o what its attention is summed in; one prompt at
+ * a time) and decode (for each of n_sequences a slot table of n_layers * k entries and a row of
+ * scratch); k = kv_most_tokens of the final length. An upper bound of what the GPU worker
+ * allocates: its engine test says so. */
 uint64_t kv_plan_gpu_bytes(const struct kv_plan_input *in, uint32_t n_prompt, uint32_t n_predict);
 
 /* Entries of a sequence's GPU slot table per layer under a cap for the whole context of all

@@ -8,7 +8,8 @@
  * "llama"). BOS/EOS ids outside the vocabulary mean "none". Ids equal those of the models' own
  * tokenizers, but for bytes that are no UTF-8: those are encoded as they are, one by one, so that
  * every text comes back.
- * Who calls it: coordinator. Concurrency: read-only after open; a stream per request.
+ * Who calls it: coordinator; gpu_worker/json_answer.c, gpu_worker/probe_heads.c; tools/bench,
+ * tools/eval. Concurrency: read-only after open; a stream per request.
  */
 #pragma once
 
@@ -28,7 +29,8 @@ int tokenizer_open(struct tokenizer **out, const struct gguf_file *file, struct 
 void tokenizer_close(struct tokenizer *tokenizer);
 
 uint32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
-/* No token stands for more bytes of a text. */
+/* No token stands for more bytes of a text, but for marks to which the white space behind them
+ * belongs (Phi-3): these stand for any number. */
 uint64_t tokenizer_longest(const struct tokenizer *tokenizer);
 uint32_t tokenizer_bos(const struct tokenizer *tokenizer); /* TOKEN_NONE when there is none */
 uint32_t tokenizer_eos(const struct tokenizer *tokenizer);

@@ -76,7 +76,7 @@ struct tokenizer {
     struct pre_tokenizer *pre; /* of bytes only */
 };
 
-/* A growing list of token ids; failed stays set once memory ran out. */
+/* A growing list of token ids; error stays set: out of memory, or a byte without a token. */
 struct token_list {
     uint32_t *items;
     uint64_t count, capacity;

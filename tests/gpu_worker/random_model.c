@@ -109,7 +109,7 @@ void random_key_halves(struct writer *w, const struct random_shape *s)
         key_text(w, "llama.rope.scaling.type", "linear");
         key_f32(w, "llama.rope.scaling.factor", s->rope_scale);
     }
-    key_text(w, "tokenizer.ggml.model", "gpt2");
+    key_text(w, "tokenizer.ggml.model", "none"); /* its tokens are no text */
     key_array(w, "tokenizer.ggml.tokens", 8, s->n_vocab);
     for (uint32_t i = 0; i < s->n_vocab; i++) {
         char text[16];

@@ -548,6 +548,7 @@ uint64_t stage_send_request(struct stage *s, uint32_t sequence, const uint32_t *
     selection.alpha = 1;
     selection.policy = (Hill__Policy)s->policy;
     sampling.top_p = sampling.repeat_penalty = 1;
+    sampling.json = s->json;
     p.request_id = ++s->n_requests;
     p.sequence = sequence;
     p.tokens = (uint32_t *)tokens;

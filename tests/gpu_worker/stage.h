@@ -89,6 +89,7 @@ struct stage {
     int refused_code;
     uint32_t ahead_max;         /* of requests */
     uint32_t policy;            /* of requests; full: all that is in place is asked for ahead */
+    bool json;                  /* of requests */
     const Hill__Resume *resume; /* of requests; NULL: they begin */
     uint32_t resumed_tokens, entries_repeated; /* as the newest Resumed says */
     bool all_hot;          /* in epochs with a hot pool nothing lies anywhere else */

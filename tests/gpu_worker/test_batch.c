@@ -473,9 +473,12 @@ static void a_step_in_one_launch_has_the_same_bits(void **state)
 }
 
 /* kv_plan_gpu_bytes bounds what is allocated, and not by far: admission relies on it. */
-static void check_plan(const struct random_shape *shape, uint32_t n_sequences, bool own_memory)
+static void check_plan(const struct random_shape *shape, uint32_t n_sequences, bool own_memory,
+                       bool weighs)
 {
-    enum { PROMPT = 300, PREDICT = 40, BATCH = 64 };
+    enum { PREDICT = 40, BATCH = 64 };
+    /* sums of attention grow with the prompt: for one that what is rounded up does not hide */
+    uint32_t prompt = weighs ? 8000 : 300;
     struct hill_why why = {0};
     struct random_model m;
     random_model_make(&m, shape, 9);
@@ -484,19 +487,24 @@ static void check_plan(const struct random_shape *shape, uint32_t n_sequences, b
         .n_embd = shape->n_embd,
         .n_ff = shape->n_ff,
         .n_vocab = shape->n_vocab,
-        .ctx_tokens = PROMPT + PREDICT,
+        .ctx_tokens = prompt + PREDICT,
         .batch_tokens = BATCH,
         .n_sequences = n_sequences,
-        .selection = {.alpha = 1}};
+        .selection = {.alpha = 1, .policy = weighs ? KV_POLICY_H2O : KV_POLICY_HILLINFER}};
     struct engine *engine = make_engine_on(&m, own_memory);
-    RUN_CHECK(engine_configure(engine, BATCH, PROMPT + PREDICT, n_sequences, &why));
-    uint64_t planned = kv_plan_gpu_bytes(&in, PROMPT, PREDICT);
-    RUN_CHECK(engine_prefill_begin(engine, 0, PROMPT, &why));
-    uint64_t needed = engine_kv_bytes_needed(engine, 0, PROMPT), taken = engine_kv_bytes(engine);
+    RUN_CHECK(engine_configure(engine, BATCH, prompt + PREDICT, n_sequences, &why));
+    uint64_t planned = kv_plan_gpu_bytes(&in, prompt, PREDICT);
+    uint64_t needed = engine_kv_bytes_needed(engine, 0, prompt) +
+                      (weighs ? engine_mass_bytes_needed(engine, prompt) : 0);
+    RUN_CHECK(engine_prefill_begin(engine, 0, prompt, &why));
+    if (weighs)
+        RUN_CHECK(engine_prefill_weigh(engine, &why));
+    uint64_t taken = engine_kv_bytes(engine);
     if (needed > planned || taken > needed)
-        fail_msg("%u sequences%s: %llu bytes taken, %llu needed, %llu planned", n_sequences,
-                 own_memory ? ", memory of its own" : "", (unsigned long long)taken,
-                 (unsigned long long)needed, (unsigned long long)planned);
+        fail_msg("%u sequences%s%s: %llu bytes taken, %llu needed, %llu planned", n_sequences,
+                 own_memory ? ", memory of its own" : "", weighs ? ", h2o" : "",
+                 (unsigned long long)taken, (unsigned long long)needed,
+                 (unsigned long long)planned);
     engine_destroy(engine);
     random_model_free(&m);
 }
@@ -507,9 +515,11 @@ static void the_plan_bounds_what_is_allocated(void **state)
     const struct random_shape odd = RANDOM_SHAPE_ODD(2);
     for (int own = 0; own < 2; own++) {
         for (uint32_t n = 1; n <= 8; n += 7) {
-            check_plan(&base_shape, n, own);
-            check_plan(&odd, n, own);
+            check_plan(&base_shape, n, own, false);
+            check_plan(&odd, n, own, false);
         }
+        check_plan(&base_shape, 1, own, true);
+        check_plan(&odd, 1, own, true);
     }
 }
 

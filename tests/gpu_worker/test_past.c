@@ -189,12 +189,52 @@ static void memory_is_told_before_it_is_taken(void **state)
     assert_told(350, 400);
 }
 
+/* Prompts of which each alone keeps within the cap, that of the largest: so do they one after the
+ * other. Where there is room buffers stay. */
+static void memory_of_several_keeps_within_the_cap(void **state)
+{
+    static const struct {
+        uint32_t n_past, n;
+    } prompts[] = {{0, 300}, {260, 40}, {0, 30}, {190, 200}, {0, 300}};
+    (void)state;
+    struct random_shape shape = RANDOM_SHAPE_SMALL(2);
+    struct hill_why why;
+    struct random_model m;
+    struct engine_run run;
+    random_model_make(&m, &shape, 17);
+    struct engine *engine = make_engine(&m);
+    run_init(&run, engine, 64, 400);
+    uint64_t cap = 0, needed[5], more = engine_mass_bytes_needed(engine, 300);
+    for (int i = 0; i < 5; i++) {
+        needed[i] = engine_kv_bytes_needed(engine, prompts[i].n_past, prompts[i].n) +
+                    (prompts[i].n_past ? 0 : more);
+        cap = needed[i] > cap ? needed[i] : cap;
+    }
+    for (int round = 0; round < 2; round++, cap *= 2) {
+        for (int i = 0; i < 5; i++) {
+            uint32_t n_past = prompts[i].n_past, n = prompts[i].n;
+            RUN_CHECK(engine_prefill_within(engine, n_past, n, n_past ? 0 : more, cap, &why));
+            RUN_CHECK(engine_prefill_begin(engine, n_past, n, &why));
+            if (!n_past)
+                RUN_CHECK(engine_prefill_weigh(engine, &why));
+            if (engine_kv_bytes(engine) > cap)
+                fail_msg("prompt %d: %llu bytes, the cap is %llu", i,
+                         (unsigned long long)engine_kv_bytes(engine), (unsigned long long)cap);
+        }
+    }
+    assert_true(engine_kv_bytes(engine) > needed[4]); /* also those of the prompts with a past */
+    run_finish(&run);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_past_changes_no_bit),
         cmocka_unit_test(what_is_out_of_order_is_refused),
         cmocka_unit_test(memory_is_told_before_it_is_taken),
+        cmocka_unit_test(memory_of_several_keeps_within_the_cap),
     };
     return cmocka_run_group_tests(tests, device_open, device_close);
 }

@@ -11,6 +11,7 @@
 
 #include <xxhash.h>
 
+#include "model/tokenizer.h"
 #include "tests/gpu_worker/engine_run.h"
 #include "tests/gpu_worker/stage.h"
 
@@ -217,6 +218,23 @@ static void a_request_that_cannot_fit_is_refused(void **state)
     assert_int_equal(first->n_begins, begins);
 }
 
+/* The tokenizer of this model is none that is known. */
+static void json_of_an_unknown_tokenizer_is_refused_as_such(void **state)
+{
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct hill_why why;
+    int code = tokenizer_open(&tokenizer, stage.m.file, &why);
+    assert_true(code && code != HILL_E_NOMEM);
+    stage.json = true;
+    request();
+    stage.json = false;
+    STAGE_UNTIL(&stage, first->done);
+    assert_int_equal(first->code, code);
+    request();
+    assert_whole();
+}
+
 /* In mid-request, while a selection is waited for: the request is dropped without a word and can be
  * sent again. */
 static void a_new_epoch_takes_the_worker_along(void **state)
@@ -233,6 +251,27 @@ static void a_new_epoch_takes_the_worker_along(void **state)
     first->n_ends = first->n_begins = 0;
     request();
     assert_whole();
+}
+
+/* Both lie in the mailbox of a worker that has nothing to do. */
+static void a_request_right_before_a_new_epoch_is_let_go(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 10; i++) { /* it may look between the two */
+        int status;
+        uint32_t ready = stage.n_ready, refused = stage.n_refused;
+        kill(stage.pid, SIGSTOP);
+        assert_int_equal(waitpid(stage.pid, &status, WUNTRACED), stage.pid);
+        stage_send_request(&stage, 0, prompt, PROMPT, PREDICT, UINT32_MAX);
+        stage_enter_epoch(&stage);
+        stage_configure(&stage);
+        kill(stage.pid, SIGCONT);
+        STAGE_UNTIL(&stage, stage.n_ready == ready + 1);
+        assert_int_equal(stage.n_refused, refused);
+        first->n_ends = first->n_begins = 0;
+        request();
+        assert_whole();
+    }
 }
 
 /* ---- several at once ---- */
@@ -605,7 +644,9 @@ int main(void)
         cmocka_unit_test(a_modelled_link_carries_every_upload),
         cmocka_unit_test(an_entry_outside_the_hot_pool_is_not_used),
         cmocka_unit_test(a_request_that_cannot_fit_is_refused),
+        cmocka_unit_test(json_of_an_unknown_tokenizer_is_refused_as_such),
         cmocka_unit_test(a_new_epoch_takes_the_worker_along),
+        cmocka_unit_test(a_request_right_before_a_new_epoch_is_let_go),
         cmocka_unit_test(three_join_and_leave_with_their_own_bits),
         cmocka_unit_test(three_at_once_with_their_own_bits),
         cmocka_unit_test(a_cancel_ends_one_of_three),

@@ -131,6 +131,25 @@ generate "$work/out" -f "$work/big" -n 300 || fail "a prompt that takes its room
 generate "$work/out" -f "$work/key" || fail "what was to stay is gone: $(cat "$work/out.err")"
 expect "what was to stay is gone: prefix" "$(prefix "$work/out")" "select 512 $n $own 0"
 same "what was to stay is gone: answer" "$(answer "$work/out")" "$(answer "$work/half")"
+
+# --- to be saved before it has begun: refused once it is known what stays away
+hillctl csd-model flash=0.001 >/dev/null || fail "a slow drive"
+generate "$work/out" -f "$work/key" &
+before=$!
+asked $before
+generate "$work/late" -f "$work/key" &
+pid=$!
+asked $pid
+hillctl save "$(status | jq '[.requests[].request] | max')" "$work/no.session" >"$work/saved" 2>&1 &
+saver=$!
+asked $saver
+hillctl csd-model off >/dev/null || fail "no slow drive"
+wait $saver
+expect "to be saved before it has begun: exit code" $? 100
+expect "to be saved before it has begun: said" "$(grep -c 'tokens that stay away' "$work/saved") $(wc -l <"$work/saved")" "1 1"
+wait $before || fail "one before it: $(cat "$work/out.err")"
+wait $pid || fail "to be saved before it has begun: $(cat "$work/late.err")"
+same "to be saved before it has begun: answer" "$(answer "$work/late")" "$(answer "$work/half")"
 down || fail "down"
 
 expect_one_line "never, of all" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-unimportant never --run-dir "$work/second"

@@ -69,6 +69,11 @@ static void gpu_bytes_worked_by_hand(void **state)
     in.n_sequences = 3;
     expected += 2 * (4 * (1188 + 256) + 128 + 256 + 120 * 652);
     assert_int_equal(kv_plan_gpu_bytes(&in, 1000, 200), expected);
+    /* summed attention: a denominator of each row and head, sums of each key and head, twice those
+     * of all heads */
+    in.selection.policy = KV_POLICY_H2O;
+    expected += 4 * (115 * 8 + 1024 * (8 + 2));
+    assert_int_equal(kv_plan_gpu_bytes(&in, 1000, 200), expected);
 }
 
 static void gpu_slots_and_bytes_agree(void **state)
