@@ -152,6 +152,9 @@ $(MOCK_XRT): tests/csd_agent/xrt/mock_xrt.c csd_agent/fpga/hls_score.c $(wildcar
 	@mkdir -p $(@D); echo "  LINK  $@"
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unknown-pragmas -fvisibility=hidden -fPIC -shared -o $@ $(filter %.c,$^)
 $(O)/tests/csd_agent/test_xrt: | $(MOCK_XRT)
+# what starts processes starts those of its configuration ($HILL_BIN)
+$(O)/tests/gpu_worker/test_worker $(O)/tests/gpu_worker/test_mend: | $(BIN)/hill-gpu-worker
+$(O)/tests/coordinator/test_supervised: | $(addprefix $(BIN)/,hill-coordinator hill-gpu-worker hill-cpu-scorer hill-csd-agent hillctl hill-mkmodel)
 
 # what `make chaos` shoots with
 $(O)/tests/chaos/chaos: $(patsubst %.c,$(O)/%.o,$(wildcard tests/chaos/*.c)) $(ARCHIVES)
