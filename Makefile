@@ -65,9 +65,7 @@ endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/fuzz/sum tests/chaos/run tests/chaos/sum tests/opencl/run tools/bench/run tools/bench/bench_http.sh \
-                $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
-                $(wildcard tests/*/*.sh)
+SHELL_SOURCES = $(sort $(shell git grep -lE '^\#!/.*sh$$'; git ls-files '*.sh'))
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
