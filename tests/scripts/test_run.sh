@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/run in a made-up tree, whose tests are shell scripts: from another folder; which programs a test starts; a configuration
-# that is not built; --quick; a signal ends all that it started.
+# that is not built; --quick; a signal ends all that it started. And integration/lib.sh: a process that is left is found.
 # shellcheck disable=SC2016  # the tests' own variables
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -23,6 +23,10 @@ program() { # FILE LINE...
     printf '%s\n' '#!/bin/sh' "${@:2}" >"$1"
     chmod +x "$1"
 }
+
+# a process with the script's pid in its command line, as in its own pid or a port
+expect "processes left" "$(bash -c '. tests/integration/lib.sh
+    (exec -a "$run_dir of $$" sleep 30) & wait_for 10 eval "! none_left" && kill $!; echo $?' )" 0
 
 mkdir "$folder/tests"
 cp tests/run "$folder/tests"
