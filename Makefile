@@ -65,9 +65,7 @@ endif
 LDLIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lnuma -lm -lrt
 TEST_LDLIBS := $(shell pkg-config --libs cmocka 2>/dev/null)
 
-SHELL_SOURCES = scripts/hillinfer scripts/accuracy scripts/screenshots scripts/manual $(wildcard scripts/*.sh) tests/run tests/fuzz/run tests/fuzz/sum tests/chaos/run tests/chaos/sum tests/opencl/run tools/bench/run tools/bench/bench_http.sh \
-                $(filter-out scripts/lint/README.md scripts/lint/layers scripts/lint/known_circles,$(wildcard scripts/lint/*)) \
-                $(wildcard tests/*/*.sh)
+SHELL_SOURCES = $(sort $(shell git grep -lE '^\#!/.*sh$$'; git ls-files '*.sh'))
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -105,7 +103,7 @@ $(foreach p,$(PROGRAMS),$(eval $(call program_rules,$(p),$($(p)))))
 $(O)/commit.c: always
 	@mkdir -p $(@D); text='extern const char hill_commit[]; const char hill_commit[] = "'$$(git describe --always --abbrev=12 \
 	--exclude '*' 2>/dev/null)'";'; [ "$$(cat $@ 2>/dev/null)" = "$$text" ] || echo "$$text" >$@
-$(O)/commit.o: $(O)/commit.c
+$(O)/commit.o: $(O)/commit.c $(O)/flags
 	@$(CC) $(CFLAGS) -c -o $@ $<
 .PHONY: always
 
@@ -148,10 +146,13 @@ $(HLS_OBJECT): override CFLAGS += -Wno-unknown-pragmas
 $(O)/tests/csd_agent/test_hls_score: $(HLS_OBJECT)
 # a stand-in for Xilinx' OpenCL runtime, which the loader takes in as one; the kernel in C scores in it
 MOCK_XRT := $(O)/tests/csd_agent/xrt/mock_xrt.so
-$(MOCK_XRT): tests/csd_agent/xrt/mock_xrt.c csd_agent/fpga/hls_score.c $(wildcard tests/csd_agent/xrt/*.h csd_agent/fpga/*.h) csd_agent/xrt_extensions.h
+$(MOCK_XRT): tests/csd_agent/xrt/mock_xrt.c csd_agent/fpga/hls_score.c $(wildcard tests/csd_agent/xrt/*.h csd_agent/fpga/*.h) csd_agent/xrt_extensions.h $(O)/flags
 	@mkdir -p $(@D); echo "  LINK  $@"
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unknown-pragmas -fvisibility=hidden -fPIC -shared -o $@ $(filter %.c,$^)
 $(O)/tests/csd_agent/test_xrt: | $(MOCK_XRT)
+# what starts processes starts those of its configuration ($HILL_BIN)
+$(O)/tests/gpu_worker/test_worker $(O)/tests/gpu_worker/test_mend: | $(BIN)/hill-gpu-worker
+$(O)/tests/coordinator/test_supervised: | $(addprefix $(BIN)/,hill-coordinator hill-gpu-worker hill-cpu-scorer hill-csd-agent hillctl hill-mkmodel)
 
 # what `make chaos` shoots with
 $(O)/tests/chaos/chaos: $(patsubst %.c,$(O)/%.o,$(wildcard tests/chaos/*.c)) $(ARCHIVES)
@@ -187,26 +188,35 @@ $(O)/tests/fuzz/fuzz_http: override LDLIBS += $(shell pkg-config --libs libmicro
 $(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)
 	$(LINK)
 
+# What objects are built with, VERSION too: when it changes, they are built again. Sorted, which drops what is there
+# twice: CFLAGS of the environment, in a make that another one calls. Expanded here, without what a target adds.
+$(O)/flags: FLAGS_TEXT := $(sort $(CC) $(CFLAGS) $(CPPFLAGS))
 define compile
 	@mkdir -p $(@D); echo "  CC    $<"
 	@$(CC) $(CFLAGS) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 endef
-$(O)/%.o: %.c | $(PROTO_H)
+$(O)/%.o: %.c $(O)/flags | $(PROTO_H)
 	$(compile)
 ifneq ($(PLAIN),$(O))
 $(PLAIN)/%.o: override CFLAGS := $(subst $(FLAGS_$(CONFIG)),$(FLAGS_release),$(CFLAGS))
-$(PLAIN)/%.o: %.c | $(PROTO_H)
+$(PLAIN)/flags: FLAGS_TEXT := $(sort $(CC) $(subst $(FLAGS_$(CONFIG)),$(FLAGS_release),$(CFLAGS)) $(CPPFLAGS))
+$(PLAIN)/%.o: %.c $(PLAIN)/flags | $(PROTO_H)
 	$(compile)
 endif
+$(sort $(O)/flags $(PLAIN)/flags): always
+	@mkdir -p $(@D); text='$(subst ','\'',$(FLAGS_TEXT))'; \
+	[ "$$(cat $@ 2>/dev/null)" = "$$text" ] || printf '%s\n' "$$text" >$@
 
-# an object that embeds kernels is rebuilt when one of its folder changes, and so is that of the page
-$(PLAIN)/gateway/job_ask.o: gateway/page.html
+# gcc's lists of dependencies do not have what an object embeds (base/embed.h): kernels (any of its folder), a page, a text
+$(call objects,gateway/job_ask.c): gateway/page.html
+$(call objects,gpu_worker/probe_heads.c): gpu_worker/probe_text.txt
+$(O)/tests/model/test_blocks.o: tests/model/quant_blocks.bin
 $(foreach f,base gpu_worker csd_agent,$(eval $$(call objects,$$(wildcard $(f)/*.c)): $$(wildcard $(f)/*.cl)))
 
 $(PROTO_C) $(PROTO_H) &: proto/hill.proto
 	@mkdir -p $(PLAIN)/proto; echo "  PROTO $<"
 	@protoc-c --c_out=$(PLAIN)/proto -Iproto hill.proto
-$(PLAIN)/proto/hill.pb-c.o: $(PROTO_C)
+$(PLAIN)/proto/hill.pb-c.o: $(PROTO_C) $(PLAIN)/flags
 	@$(CC) $(filter-out -W%,$(CFLAGS)) $(CPPFLAGS) -MMD -MP -c -o $@ $<
 
 -include $(shell find $(sort $(O) $(PLAIN)) -name '*.d' 2>/dev/null)

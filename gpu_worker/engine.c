@@ -65,9 +65,6 @@ static int check_shape(const struct model_hparams *hp, struct hill_why *why)
 /* The ways in which product.cl can multiply integers, best first; all give the same. */
 static int best_dot(const struct engine *e)
 {
-    const char *wish = getenv("HILL_TEST_DOT"); /* for tests: 3, 2, 1 or 0 */
-    if (wish && *wish >= '0' && *wish <= '3' && !wish[1])
-        return *wish - '0';
     if (e->device.has_groups)
         return e->device.dp4a ? 1 : 0;
 #if defined(__x86_64__)

@@ -1,7 +1,7 @@
 # tests/program.sh - what tests of a program's command line share; sourced from the top folder with $program set, not run.
 #
 # $work is a folder that is removed at the end; a test ends with `exit "$failed"`.
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2034,SC2154
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.." || exit 1
 program=$PWD/scripts/accuracy-items
 # shellcheck source=../program.sh
 . tests/program.sh
-command -v jq >/dev/null || { echo "SKIP: no jq"; exit 0; }
+command -v jq >/dev/null || { echo "skipped: no jq"; exit 77; }
 cd "$work" || exit 1
 
 same() { # what got expected

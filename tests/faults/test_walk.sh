@@ -68,7 +68,7 @@ request() {
 
 restarted_once() { status_is ".workers.$1.restarts == 1"; } # WORKER
 
-# The running request's end, and what a point changes for the next one. Nothing is said when all is right.
+# The running request's end, and what a point changes for the next one. One line says that it was tried.
 try_point() { # PROCESS POINT
     local way spec expected=$undisturbed answered code
     spec=$1:$2:$action:$(time_of "$2")
@@ -92,6 +92,7 @@ try_point() { # PROCESS POINT
     wait_for 30 ready || echo "FAILED: $spec: it is not ready again"
     request ask "$own/out2" || echo "FAILED: $spec: the next request: $(tail -n 1 "$own/out2.err")"
     [ "$(answer "$own/out2")" = "$undisturbed" ] || echo "FAILED: $spec: the next request answers otherwise"
+    echo "tried: $spec"
 }
 
 # A pipeline of its own for a point of each process: a second death of the same worker would wait longer for its start.
@@ -139,13 +140,17 @@ mapfile -t points < <("$bin/hill-coordinator" --list-faults | sed -n 's/^\([a-z_
 of() { printf '%s\n' "${points[@]}" | grep "^$1:"; }
 paste -d' ' <(of csd_agent) <(of cpu_scorer) <(of gpu_worker) <(of coordinator) >"$work/groups"
 walks=3 # at a time: most of a walk is waiting for a new process
+pids=()
 for ((w = 0; w < walks; w++)); do
     awk -v w=$w -v n=$walks 'NR % n == w' "$work/groups" | walk "walk$w" >"$work/walk$w.log" 2>&1 &
+    pids+=($!)
 done
-wait
-cat "$work"/walk?.log
+for pid in "${pids[@]}"; do
+    wait "$pid" || fail "a walk ended early: $?"
+done
+grep -hv '^tried: ' "$work"/walk?.log
 failures=$((failures + $(cat "$work"/walk?.log | grep -c '^FAILED')))
-pass "${#points[@]} points: $action"
+expect "points that were tried ($action)" "$(cat "$work"/walk?.log | grep -c '^tried: ')" ${#points[@]}
 
 # --- a session that is being restored goes on with what is placed, and so does one with a question: neither begins anew.
 # Without a drive, so that a record is in its tier when the next one is taken

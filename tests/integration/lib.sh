@@ -118,7 +118,7 @@ pass_key_prompt() {
     printf '\nThe pass key is'
 }
 
-processes_left() { pgrep -af -- "$run_dir" | grep -v "$$" | grep hill-; }
+processes_left() { pgrep -af -- "$run_dir" | awk -v own=$$ '$1 != own'; } # the run folder's name begins with hill-, too
 none_left() { [ -z "$(processes_left)" ]; }
 
 # Nothing of this test is left: processes (the supervisor ends a moment after the pipeline that it has seen to its end), segments,
@@ -157,7 +157,7 @@ waits() { # PID
 
 asked() { # PID: of a client in the background: it has asked, and what it asked for has arrived
     wait_for 30 waits "$1" || fail "a client does not come to its question"
-    sleep 0.3
+    sleep 0.3 # nothing that a script can ask for shows the arrival
 }
 
 up() { # ARGUMENTS...

@@ -6,7 +6,9 @@
 model=models/hill-ref.gguf
 [ -r "$model" ] || fail "$model is not there"
 
+texts=0
 while read -r line; do
+    texts=$((texts + 1))
     jq -j .prompt <<<"$line" >"$work/prompt"
     for policy in "--policy full" "--policy hillinfer --alpha 1.0"; do
         # shellcheck disable=SC2086  # two words on purpose
@@ -15,6 +17,7 @@ while read -r line; do
         expect "$policy, $(jq -r '"\(.task) at \(.bytes)"' <<<"$line")" "$(jq -c .text "$work/out")" "$(jq -c .text <<<"$line")"
     done
 done < <(jq -c 'select(.text)' models/expected.jsonl)
+expect "texts compared" $texts 3
 
 right=0
 while read -r line; do

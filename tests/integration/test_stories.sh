@@ -18,10 +18,11 @@ for prompt in "Once upon a time" "One day, a little boy named Tim went to the pa
         run_json "$work/out" -m "$models/stories260K.gguf" -c 512 $policy -p "$prompt" -n 60 --temp 0 || fail "run: $(cat "$work/out.err")"
         text=$(field "$work/out" .text)
         expect "$policy, '$prompt': tokens" "$(field "$work/out" .predicted_tokens)" 60
-        case $wanted in
-        "$text"*) pass "$policy, '$prompt': ${#text} characters equal" ;;
-        *) fail "$policy, '$prompt': got '$text'" ;;
-        esac
+        if [ ${#text} -ge 150 ] && [[ $wanted == "$text"* ]]; then
+            pass "$policy, '$prompt': ${#text} characters equal"
+        else
+            fail "$policy, '$prompt': got '$text'"
+        fi
         expect "$policy: keys over the link" "$(field "$work/out" .bytes.link_key)" 0
     done
 done

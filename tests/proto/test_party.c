@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -74,14 +75,15 @@ struct early {
     struct epoch_settings settings;
     enum layout_party who;
     struct party party;
-    int turns, code;
+    atomic_int turns; /* relaxed: a count that is waited for */
+    int code;
     struct hill_why why;
 };
 
 static int count_turns(void *context, struct hill_why *why)
 {
     (void)why;
-    ((struct early *)context)->turns++;
+    atomic_fetch_add_explicit(&((struct early *)context)->turns, 1, memory_order_relaxed);
     return 0;
 }
 
@@ -152,13 +154,17 @@ static void test_who_comes_early_waits_and_all_meet(void **state)
         assert_int_equal(epoch_create(&s, &why), 0);
         for (int i = 0; i < 2; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, enter, &early[i]), 0);
-        usleep(60000);
+        int64_t deadline = clock_deadline_ms(20000);
+        for (int i = 0; i < 2; i++)
+            while (atomic_load_explicit(&early[i].turns, memory_order_relaxed) == 0 &&
+                   clock_now_ns() < deadline)
+                usleep(1000);
         assert_int_equal(party_attach(&scorer, PARTY_SCORER, &s, &why), 0);
         assert_int_equal(party_open(&scorer, NULL, &why), 0);
         for (int i = 0; i < 2; i++) {
             pthread_join(threads[i], NULL);
             assert_int_equal(early[i].code, 0);
-            assert_true(early[i].turns > 0);
+            assert_true(atomic_load_explicit(&early[i].turns, memory_order_relaxed) > 0);
             expect_one_staging(&scorer, &early[i].party);
         }
         assert_int_equal(scorer.key_windows != NULL, epoch == 2);

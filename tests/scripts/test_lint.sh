@@ -132,6 +132,8 @@ new_tree; printf '%s\n' '- **I4** a gap' >>docs/decode-step.md
 complains "I4 where I3 is next" citations
 new_tree; printf '/* low/gone.h */\n' >>low/low.c
 complains "low/low.c:6: low/gone.h is not in the tree" citations
+new_tree; printf '#!/bin/sh\n# as low/gone.h\n' >tool/script
+complains "tool/script:2: low/gone.h is not in the tree" citations
 new_tree; printf 'see docs/gone.md.\n' >>low/README.md
 complains "docs/gone.md is not in the tree" citations
 new_tree; printf '/* contract.md */\n' >>low/low.c
