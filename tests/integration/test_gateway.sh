@@ -359,7 +359,8 @@ else
     browser_type " four"
     browser_key Enter $'\r'
     seen "an edited question is asked again" 'chat.turns.length === 6 && chat.turns[4].text.endsWith(" four") && chat.turns[5].text'
-    browser_key Escape
+    browser_eval '$("new").click()' >/dev/null
+    seen "a new chat leaves the answer so far" '!running && !chat.turns.length && store.get("chats", [])[0].turns[5]?.note === "Stopped."'
     browser_call Page.reload
     seen "the chat is there after a reload" 'document.readyState === "complete" && document.querySelector("#turns").innerText.includes("7302941")'
     browser_size 360 640
