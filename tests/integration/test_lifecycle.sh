@@ -58,6 +58,7 @@ for worker in csd_agent cpu_scorer gpu_worker; do
 done
 
 # --- restart WORKER by hand
+expect_one_line "restart with an unknown option" 100 "$hillinfer" restart csd_agent --bogus --run-dir "$run_dir"
 "$hillinfer" restart csd_agent --run-dir "$run_dir" || fail "restart csd_agent"
 wait_for 30 status_is '.ready and .workers.csd_agent.restarts == 2' || fail "csd_agent did not come back"
 
