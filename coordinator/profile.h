@@ -4,7 +4,7 @@
  * What: the rates of coordinator/balance.h with their spread, and a cache of them: a JSON file in
  * the state folder with one entry for each fingerprint, which names everything that the rates
  * depend on: CPU, shape of the KV entries, context, threads, scoring path, drive and its model. Who
- * calls it: serve_profile.c. Failure: HILL_E_DAMAGED with the file and the field; a file that is
+ * calls it: service_profile.c. Failure: HILL_E_DAMAGED with the file and the field; a file that is
  * damaged is as good as none and is written anew. Concurrency: one thread; a file is replaced as a
  * whole.
  */

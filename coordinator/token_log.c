@@ -22,7 +22,7 @@ struct token_log {
     char path[PATH_BYTES];
     uint64_t bytes;   /* whole records, the header included */
     uint64_t chain;   /* checksum of the last record */
-    int flush_ms;     /* of token_log_create */
+    int flush_ms;     /* of token_log_create; from a flush that failed on: never */
     int64_t flush_ns; /* CLOCK_NEVER: nothing to flush */
     bool ended;       /* a record could not be written: those behind it would have no place */
 };
@@ -39,10 +39,11 @@ static uint64_t checksum_of(const struct token_log_record *record, const void *p
 static int flush(struct token_log *log, struct hill_why *why)
 {
     log->flush_ns = CLOCK_NEVER;
-    return fdatasync(log->fd)
-               ? hill_fail(why, hill_from_errno(errno), "flushing token log %.300s failed: %s",
-                           log->path, strerror(errno))
-               : 0;
+    if (fdatasync(log->fd) == 0)
+        return 0;
+    log->flush_ms = TOKEN_LOG_FLUSH_NEVER;
+    return hill_fail(why, hill_from_errno(errno), "flushing token log %.300s failed: %s", log->path,
+                     strerror(errno));
 }
 
 /* All of it at the end, or nothing: then the file is as it was. */

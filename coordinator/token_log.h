@@ -105,8 +105,8 @@ int token_log_open(struct token_log **out, const char *path, uint64_t run_id, in
                    struct token_log_contents *contents, struct hill_why *why);
 void token_log_contents_finish(struct token_log_contents *contents); /* safe on zeros */
 
-/* The next token. What could not be written ends the log: later tokens are no longer written, and
- * no failure is told twice. */
+/* The next token. What could not be written ends the log: later tokens are no longer written; from
+ * a flush that failed on they are no longer flushed. No failure is told twice. */
 int token_log_append(struct token_log *log, const struct token_log_token *token, int64_t now_ns,
                      struct hill_why *why);
 

@@ -24,7 +24,6 @@ int api_refuse_as(struct api_error *error, int code, const char *text)
 {
     switch (code) {
     case HILL_E_INVALID:
-    case HILL_E_PROTOCOL:
     case HILL_E_UNSUPPORTED:
         return api_refuse(error, 400, NULL, NULL, "%s", text);
     case HILL_E_TOO_LONG:

@@ -118,7 +118,9 @@ void job_refuse(struct job *job, const struct api_error *error);
 void job_answer(struct job *job, int status, const char *content_type);
 void job_answer_whole(struct job *job, const char *content_type); /* 200, and it is over */
 void job_fail(struct job *job, int code, const char *text); /* a pipeline's code (base/error.h) */
-void job_unavailable(struct job *job);                      /* there is no pipeline yet */
+/* The pipeline's Reply: a message that it refused (HILL_E_PROTOCOL) is the request's mistake. */
+void job_refused(struct job *job, const Hill__Reply *reply);
+void job_unavailable(struct job *job); /* there is no pipeline yet */
 /* A line of its own; what sending on it gave; both. False: it is answered. */
 bool job_open_line(struct job *job);
 bool job_sent(struct job *job, int code);

@@ -60,6 +60,11 @@ void job_fail(struct job *job, int code, const char *text)
     job_refuse(job, &error);
 }
 
+void job_refused(struct job *job, const Hill__Reply *reply)
+{
+    job_fail(job, reply->code == HILL_E_PROTOCOL ? HILL_E_INVALID : reply->code, reply->text);
+}
+
 void job_unavailable(struct job *job)
 {
     struct api_error error;

@@ -256,7 +256,7 @@ void ask_take(struct job *job, const Hill__Message *message)
     else if (message->body_case == HILL__MESSAGE__BODY_TOKENS)
         answer_tokens(job, message->tokens);
     else if (message->body_case == HILL__MESSAGE__BODY_REPLY)
-        job_fail(job, message->reply->code, message->reply->text);
+        job_refused(job, message->reply);
 }
 
 /* ---- a template alone ------------------------------------------------------------------------ */

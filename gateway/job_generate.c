@@ -408,7 +408,7 @@ static void take_reply(struct job *job, const Hill__Reply *reply)
     } else if (gen->cancelling) {
         end_cancelled(job); /* it was over before the Cancel came */
     } else if (reply->code) {
-        job_fail(job, reply->code, reply->text);
+        job_refused(job, reply);
     }
 }
 

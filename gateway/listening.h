@@ -3,7 +3,7 @@
  *
  * What: made before the process gives up the right to make one. A Unix socket is its user's alone
  * (0600); one that nobody listens on any more is replaced. Who calls it: main.c. Concurrency:
- * start-up. Failure: HILL_E_INVALID, HILL_E_BUSY (somebody listens there already), HILL_E_IO.
+ * start-up. Failure: HILL_E_INVALID; as errno says; HILL_E_IO: somebody listens there already.
  */
 #pragma once
 

@@ -48,19 +48,23 @@ static void raise_descriptors(void)
 static void confine(const struct gateway_settings *settings, const char *program)
 {
     char text[HARDEN_TEXT_BYTES], folder[4096] = "", beside[4200] = "";
-    const char *slash = gateway_is_unix(settings->host) ? strrchr(settings->host, '/') : NULL;
-    if (slash) /* its name is removed at the end */
+    bool local = gateway_is_unix(settings->host); /* its name is removed at the end */
+    const char *slash = local ? strrchr(settings->host, '/') : NULL;
+    if (slash) /* of one in / the name stays: all files would be writable */
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - settings->host - 5),
                  settings->host + 5);
+    else if (local)
+        strcpy(folder, ".");
     ssize_t length = readlink("/proc/self/exe", beside, sizeof beside - 32);
     beside[length > 0 ? length : 0] = '\0';
-    char *end = strrchr(beside, '/'), scripts[4300];
+    char *end = strrchr(beside, '/'), scripts[4300], share[4300];
     if (end)
         *end = '\0';
     snprintf(scripts, sizeof scripts, "%s/../../scripts", beside);
+    snprintf(share, sizeof share, "%s/../share/hillinfer", beside); /* chat/chat_helper.c */
     const char *reads[] = {"/proc", "/sys",         "/etc", "/usr",  "/lib", "/lib64",
-                           "/bin",  "/dev/urandom", beside, scripts, NULL},
-               *writes[] = {"/dev/null", slash ? folder : NULL, NULL};
+                           "/bin",  "/dev/urandom", beside, scripts, share,  NULL},
+               *writes[] = {"/dev/null", folder[0] ? folder : NULL, NULL};
     const struct harden_needs needs = {
         .programs = true, .reads = reads, .writes = writes, .accepts = true};
     harden_confine(&needs, text);

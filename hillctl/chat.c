@@ -34,7 +34,8 @@ struct chat {
     uint64_t key; /* of the conversation: what it has read and said is not computed again */
     char *text;   /* of a turn that takes several lines */
     size_t text_bytes;
-    bool ends; /* /exit */
+    bool text_lacks; /* some of it: out of memory */
+    bool ends;       /* /exit */
 };
 
 /* ---- a turn ------------------------------------------------------------------------------ */
@@ -88,7 +89,7 @@ static int ask(struct chat *chat, struct hill_why *why)
 }
 
 /* Answer the conversation, whose last message is a user's; what came stays in it. A stopped answer
- * is one, too, when it has begun. */
+ * is one, too, when it has begun; 1: it had not. */
 static int answer(struct chat *chat, struct hill_why *why)
 {
     struct exchange *x = &chat->exchange;
@@ -110,8 +111,6 @@ static int answer(struct chat *chat, struct hill_why *why)
         *why = more;
         code = HILL_E_NOMEM;
     }
-    if (stopped)
-        tell(chat, "[stopped before the answer began; what you said is not part of the chat]");
     return stopped ? 1 : code;
 }
 
@@ -134,6 +133,8 @@ static int take_turn(struct chat *chat, const char *text, size_t bytes)
     code = answer(chat, &why);
     if (code)
         conversation_drop(&chat->conversation, 1);
+    if (code > 0)
+        tell(chat, "[stopped before the answer began; what you said is not part of the chat]");
     return code < 0 ? say_failure(chat, code, &why) : 0;
 }
 
@@ -179,16 +180,16 @@ static int retry(struct chat *chat, const char *argument)
         tell(chat, "[there is no turn yet]");
         return 0;
     }
-    const struct chat_message *said = &c->messages[c->count - 2];
-    char *text = strndup(said->text, said->bytes);
-    size_t bytes = said->bytes;
-    struct hill_why why = {"out of memory for the turn"};
-    if (!text)
-        return say_failure(chat, HILL_E_NOMEM, &why);
-    conversation_drop(c, 2);
-    int code = take_turn(chat, text, bytes);
-    free(text);
-    return code;
+    struct hill_why why = {""};
+    const struct chat_message old = c->messages[--c->count];
+    int code = answer(chat, &why);
+    if (code)
+        c->messages[c->count++] = old; /* there is room: it was there before */
+    else
+        free((char *)old.text);
+    if (code > 0)
+        tell(chat, "[stopped before the answer began; the one before stays]");
+    return code < 0 ? say_failure(chat, code, &why) : 0;
 }
 
 static int save(struct chat *chat, const char *argument)
@@ -196,13 +197,16 @@ static int save(struct chat *chat, const char *argument)
     static const char *const roles[] = {"system", "user", "assistant"};
     const struct conversation *c = &chat->conversation;
     json_t *list = json_array();
-    int fd = *argument ? open(argument, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    bool all = true;
     for (unsigned i = 0; i < c->count; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s%}", "role", roles[c->messages[i].role],
-                                              "content", c->messages[i].text,
-                                              (size_t)c->messages[i].bytes));
+        all &= !json_array_append_new(
+            list, json_pack("{s:s, s:s%}", "role", roles[c->messages[i].role], "content",
+                            c->messages[i].text, (size_t)c->messages[i].bytes));
+    int fd = *argument && all ? open(argument, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
     if (!*argument)
         fprintf(stderr, "hillctl: /save needs a FILE\n");
+    else if (!all)
+        fprintf(stderr, "hillctl: the chat cannot be saved in %s: a turn is not UTF-8\n", argument);
     else if (fd < 0)
         fprintf(stderr, "hillctl: the chat cannot be saved in %s: %s\n", argument, strerror(errno));
     else if (json_dumpfd(list, fd, JSON_INDENT(2)) || write(fd, "\n", 1) != 1)
@@ -260,16 +264,16 @@ static int take_command(struct chat *chat, const char *text)
 
 /* ---- input ------------------------------------------------------------------------------- */
 
-static bool append(struct chat *chat, const char *text, size_t bytes)
+static void append(struct chat *chat, const char *text, size_t bytes)
 {
     char *larger = realloc(chat->text, chat->text_bytes + bytes + 1);
+    chat->text_lacks |= !larger;
     if (!larger)
-        return false;
+        return;
     chat->text = larger;
     memcpy(chat->text + chat->text_bytes, text, bytes);
     chat->text_bytes += bytes;
     chat->text[chat->text_bytes] = '\0';
-    return true;
 }
 
 #define QUOTES "\"\"\""
@@ -301,6 +305,7 @@ static enum chat_line read_turn(struct chat *chat)
 {
     bool block = false, more = true;
     chat->text_bytes = 0;
+    chat->text_lacks = false;
     append(chat, "", 0);
     for (bool first = true; more; first = false) {
         char *line = NULL;
@@ -319,7 +324,9 @@ static enum chat_line read_turn(struct chat *chat)
 static int take_text(struct chat *chat)
 {
     const char *text = chat->text;
-    if (!chat->text || chat_space_left(text, chat->text_bytes) == chat->text_bytes)
+    if (chat->text_lacks)
+        return say_failure(chat, HILL_E_NOMEM, &(struct hill_why){"out of memory for the turn"});
+    if (chat_space_left(text, chat->text_bytes) == chat->text_bytes)
         return 0;
     if (text[0] == '/' && text[1] != '/')
         return take_command(chat, text);

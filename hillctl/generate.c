@@ -47,6 +47,7 @@ static int read_prompt_file(struct generation *g, const char *path, struct hill_
                          strerror(errno));
     size_t room = 1u << 16;
     ssize_t got = 0;
+    bool full = false;
     g->prompt = malloc(room);
     while (g->prompt && (got = read(fd, g->prompt + g->prompt_bytes, room - g->prompt_bytes)) > 0) {
         g->prompt_bytes += (size_t)got;
@@ -54,14 +55,15 @@ static int read_prompt_file(struct generation *g, const char *path, struct hill_
             break;
         if (g->prompt_bytes == room) {
             char *larger = realloc(g->prompt, room *= 2);
-            if (!larger)
+            full = !larger;
+            if (full)
                 break;
             g->prompt = larger;
         }
     }
     int err = errno;
     close(fd);
-    if (!g->prompt)
+    if (!g->prompt || full)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt of %s", path);
     if (got < 0)
         return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,

@@ -375,6 +375,29 @@ static void flushes_when_it_is_told_to(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
+/* The log's descriptor becomes that of a device that takes all bytes and cannot be flushed. */
+static void a_flush_that_fails_is_told_once(void **state)
+{
+    (void)state;
+    struct token_log_token token = {0, 100, 0, 0, {0}};
+    struct token_log *log = make_log(TOKEN_LOG_FLUSH_EACH, 0);
+    struct hill_why why = {""};
+    struct stat own, info;
+    int sink = open("/dev/null", O_RDWR), found = 0;
+    assert_int_equal(stat(path, &own), 0);
+    for (int fd = 3; fd < 64; fd++)
+        if (fstat(fd, &info) == 0 && info.st_ino == own.st_ino && info.st_dev == own.st_dev)
+            found += dup2(sink, fd) == fd;
+    assert_int_equal(found, 1);
+    assert_true(token_log_append(log, &token, 5, &why) < 0);
+    assert_non_null(strstr(why.text, "flushing"));
+    token.index = 1;
+    assert_int_equal(token_log_append(log, &token, 9, &why), 0);
+    assert_int_equal(token_log_flush_ns(log), CLOCK_NEVER);
+    token_log_remove(log);
+    close(sink);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +412,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_log_that_is_there_is_not_written_over, setup, teardown),
         cmocka_unit_test_setup_teardown(a_record_without_room_ends_the_log, setup, teardown),
         cmocka_unit_test_setup_teardown(flushes_when_it_is_told_to, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_flush_that_fails_is_told_once, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 
 #include <jansson.h>
 
+#include "base/error.h"
 #include "gateway/answers.h"
 #include "gateway/http_guard.h"
 #include "gateway/meters.h"
@@ -263,6 +264,10 @@ static void test_an_error_has_openais_shape(void **state)
     assert_string_equal(param, "p");
     json_decref(json);
     text_finish(&out);
+    api_refuse_as(&error, HILL_E_INVALID, "x");
+    assert_int_equal(error.status, 400);
+    api_refuse_as(&error, HILL_E_PROTOCOL, "x"); /* the pipeline's own mistake */
+    assert_int_equal(error.status, 500);
 }
 
 static json_t *write_logprobs(struct logprobs *l)

@@ -84,6 +84,10 @@ printf '/nonsense\n' | hillctl chat >"$work/said" 2>"$work/said.err"
 expect "an unknown command: exit code" $? 100
 expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/said")" "1 0"
 
+# ---- /save ----
+printf 'Say \377.\n/save %s\n' "$work/saved" | hillctl chat -n 2 --temp 0 >"$work/said" 2>"$work/said.err"
+expect "a turn that is not UTF-8 is not saved without a word" "$(grep -c 'not UTF-8' "$work/said.err") $([ -e "$work/saved" ] && echo there)" "1 "
+
 # ---- one turn; the template's rendering, spelt out, is the same prompt ----
 hillctl generate --chat --system 'You answer.' -p 'Say hello.' -n 48 --temp 0 --json >"$work/chat"
 hillctl generate --special -f "$work/spelt" -n 48 --temp 0 --json >"$work/special"
@@ -147,6 +151,12 @@ press '"""two\nlines"""\n'
 answers 4 "a turn of several lines after /clear"
 expect "the context began anew" "$(used=$(tr -d '\r' <"$screen" | grep -o 'tokens/s; [0-9]* of' | tail -n 1 | tr -dc 0-9)
     [ "$used" -lt 165 ] && echo yes || echo "$used")" yes
+press "/system $(printf '%1100s' '' | sed 's/ /x /g')\n/retry\n"
+wait_for 60 shown 1 'the chat is as it was' || fail "/retry that is too long: $(tail -n 3 "$screen")"
+press "/save $work/kept\n"
+wait_for 30 test -s "$work/kept" || fail "/save"
+expect "what /retry did not answer stays" "$(jq -c '[.[1:][] | .role, (.content | length > 0)]' "$work/kept") $(jq -c '.[1].content' "$work/kept")" \
+    '["user",true,"assistant",true] "two\nlines"'
 press '\004'
 wait "$terminal"
 expect "Ctrl-D ends it: exit code" $? 0

@@ -359,7 +359,8 @@ else
     browser_type " four"
     browser_key Enter $'\r'
     seen "an edited question is asked again" 'chat.turns.length === 6 && chat.turns[4].text.endsWith(" four") && chat.turns[5].text'
-    browser_key Escape
+    browser_eval '$("new").click()' >/dev/null
+    seen "a new chat leaves the answer so far" '!running && !chat.turns.length && store.get("chats", [])[0].turns[5]?.note === "Stopped."'
     browser_call Page.reload
     seen "the chat is there after a reload" 'document.readyState === "complete" && document.querySelector("#turns").innerText.includes("7302941")'
     browser_size 360 640
@@ -476,4 +477,27 @@ ended() {
 wait_for 30 ended || fail "a gateway outlives its pipeline"
 expect "the socket is gone" "$([ -e "$work/http.sock" ] && echo there)" ""
 expect_nothing_left
+
+# ---- installed outside /usr: its template helper may be read; a socket without a folder in its name goes, too ----
+if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
+    mkdir -p "$work/prefix/bin" "$work/prefix/share/hillinfer"
+    cp "$bin/hill-gateway" "$work/prefix/bin"
+    cp scripts/chat-template-helper.py "$work/prefix/share/hillinfer"
+    "$bin/hill-mkmodel" -o "$work/own.gguf" --chat-template '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>' 2>/dev/null
+    up -m "$work/own.gguf" -c 512 || fail "up"
+    (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --run-dir "$run_dir" 2>>"$work/gateway.err") &
+    gateway=$!
+    wait_for 30 healthy --unix-socket "$work/gw.sock" http://x/health || fail "an installed gateway: $(tail -n 1 "$work/gateway.err")"
+    url=http://x
+    ask POST /apply-template '{"messages":[{"role":"user","content":"Hi"}]}' --unix-socket "$work/gw.sock"
+    answered "an installed gateway: a template of the model's own" 200 .prompt '<user>Hi<answer>'
+    kill -TERM "$gateway"
+    wait "$gateway"
+    expect "an installed gateway: its exit code" $? 0
+    expect "an installed gateway: its socket is gone" "$([ -e "$work/gw.sock" ] && echo there)" ""
+    down || fail "down"
+    expect_nothing_left
+else
+    echo "skipped: an installed gateway's templates (python3-jinja2 is not there)"
+fi
 finish

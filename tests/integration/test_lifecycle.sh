@@ -61,6 +61,7 @@ for worker in csd_agent cpu_scorer gpu_worker; do
 done
 
 # --- restart WORKER by hand
+expect_one_line "restart with an unknown option" 100 "$hillinfer" restart csd_agent --bogus --run-dir "$run_dir"
 "$hillinfer" restart csd_agent --run-dir "$run_dir" || fail "restart csd_agent"
 wait_for 30 status_is '.ready and .workers.csd_agent.restarts == 2' || fail "csd_agent did not come back"
 
@@ -139,6 +140,26 @@ wait "$waiter"
 expect "Ctrl-C on run: exit code" $? 130
 expect_nothing_left
 
+# --- so does a signal to its script alone, while it answers, and while it starts
+run_signalled() { # SIGNAL COMMAND...: once the command succeeds
+    local signal=$1 request began
+    shift
+    rm -f "$work/out"
+    "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 5000 --temp 0 --ignore-eos \
+        >"$work/out" 2>"$work/err" &
+    request=$!
+    wait_for 20 "$@" || fail "SIG$signal to a run: '$*' never"
+    began=$EPOCHSECONDS
+    kill -s "$signal" "$request"
+    wait "$request"
+    expect "SIG$signal to a run ($2 ${3##*/}): exit code" $? 130
+    expect "SIG$signal to a run ($2 ${3##*/}): at once" "$((EPOCHSECONDS - began < 10))" 1
+    expect_nothing_left
+}
+run_signalled TERM test -s "$work/out"
+run_signalled HUP test -s "$work/out"
+run_signalled TERM test -e "$run_dir/lock"
+
 # --- kill -9 of the coordinator of a run: another one goes on with its request. Of all of a run: the next start cleans up
 "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 64 --temp 0 --ignore-eos --json \
     >"$work/out" 2>"$work/err" &
@@ -162,17 +183,20 @@ expect "the same answer after kill -9" "$(answer "$work/out")" "$first"
 expect "token logs left" "$(ls -A "$state_dir/requests")" ""
 expect_nothing_left
 
-# --- Ctrl-C of a foreground up reaches the whole process group: the pipeline ends in order, and once
-set -m
-HILL_TEST_TURN_MS="" HILL_LOG_LEVEL=info "$hillinfer" up "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" 2>"$work/log" </dev/null &
-foreground=$!
-set +m
-wait_for 30 grep -q 'info: ready: ' "$work/log" || fail "foreground up: $(cat "$work/log")"
-kill -INT -- "-$foreground"
-wait "$foreground"
-expect "Ctrl-C of a foreground up: exit code" $? 0
-expect "Ctrl-C of a foreground up: in order" "$(grep -c 'info: ending: ' "$work/log") $(grep -c ': warn: \|: error: ' "$work/log")" "1 0"
-expect_nothing_left
+# --- Ctrl-C of a foreground up, or the end of its terminal, reaches the whole process group: the pipeline ends in order, and once
+for signal in INT HUP; do
+    rm -f "$work/log"
+    set -m
+    HILL_TEST_TURN_MS="" HILL_LOG_LEVEL=info "$hillinfer" up "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" 2>"$work/log" </dev/null &
+    foreground=$!
+    set +m
+    wait_for 30 grep -qs 'info: ready: ' "$work/log" || fail "foreground up: $(cat "$work/log")"
+    kill -s $signal -- "-$foreground"
+    wait "$foreground"
+    expect "SIG$signal of a foreground up: exit code" $? 0
+    expect "SIG$signal of a foreground up: in order" "$(grep -c 'info: ending: ' "$work/log") $(grep -c ': warn: \|: error: ' "$work/log")" "1 0"
+    expect_nothing_left
+done
 
 # --- the supervisor script starts a killed coordinator again
 up "${options[@]}" || fail "up"

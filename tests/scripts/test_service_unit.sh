@@ -25,4 +25,15 @@ esac
     echo "FAILED: a wrong unit passes"
     exit 1
 }
+# the script ends the rest in order, no load is too long, what another try cannot mend is not tried, and every command finds its folders
+for line in KillMode=mixed TimeoutStartSec=infinity 'RestartPreventExitStatus=1 100' Restart=on-failure; do
+    grep -qx "$line" "$work/hillinfer.service" || {
+        echo "FAILED: the unit lacks $line"
+        exit 1
+    }
+done
+if grep -q 'HILL_RUN_DIR\|HILL_STATE_DIR' "$work/hillinfer.service"; then
+    echo "FAILED: the unit has folders of its own"
+    exit 1
+fi
 echo "ok: the unit"
