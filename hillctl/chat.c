@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -353,6 +354,8 @@ static int converse(struct chat *chat)
         int code = take_text(chat);
         if (code || chat->ends)
             return code;
+        if (chat->client.signal == SIGTERM) /* it has stopped an answer, and ends the chat, too */
+            return HILL_E_CANCELLED;
     }
 }
 

@@ -122,8 +122,10 @@ int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **o
         if (code != HILL_E_WOULD_BLOCK)
             return code;
         struct signalfd_siginfo info;
-        if (read(client->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+        if (read(client->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+            client->signal = (int)info.ssi_signo;
             return hill_fail(why, HILL_E_CANCELLED, "interrupted");
+        }
         int64_t left_ns = deadline_ns - clock_now_ns();
         if (left_ns <= 0)
             return hill_fail(why, HILL_E_TIMEOUT, "the pipeline in %s does not answer",

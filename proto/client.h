@@ -20,6 +20,7 @@ struct client {
     bool connected;
     uint32_t losses; /* of the connection; it is made again by itself when a coordinator is there */
     int signal_fd;
+    int signal; /* the last one that client_receive consumed, or 0 */
     char run_dir[108];
 };
 

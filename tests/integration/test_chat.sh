@@ -119,8 +119,11 @@ mkfifo "$work/keys"
 screen=$work/screen
 : >"$screen"
 exec {keys}<>"$work/keys"
-TERM=xterm script -qfec "'$bin/hillctl' chat --run-dir '$run_dir' --temp 0 -n 120" "$screen" <"$work/keys" >/dev/null 2>&1 &
-terminal=$!
+open_terminal() {
+    TERM=xterm script -qfec "'$bin/hillctl' chat --run-dir '$run_dir' --temp 0 -n 120" "$screen" <"$work/keys" >/dev/null 2>&1 &
+    terminal=$!
+}
+open_terminal
 shown() { # HOW-OFTEN PATTERN
     [ "$(tr -d '\r' <"$screen" 2>/dev/null | grep -c -- "$2")" -ge "$1" ]
 }
@@ -160,6 +163,14 @@ expect "what /retry did not answer stays" "$(jq -c '[.[1:][] | .role, (.content 
 press '\004'
 wait "$terminal"
 expect "Ctrl-D ends it: exit code" $? 0
+: >"$screen"
+open_terminal
+wait_for 20 shown 1 '/help lists' || fail "the second chat did not begin: $(cat "$screen")"
+press 'Write a very long story about a lighthouse, a storm and a cat.\n'
+wait_for 60 shown 1 "$(printf '\033')\[K[^p]" || fail "its story did not begin"
+pkill -TERM -f -- "^$bin/hillctl chat --run-dir $run_dir"
+wait "$terminal"
+expect "SIGTERM in an answer ends the chat: exit code" $? 130
 exec {keys}>&-
 
 # ---- hillinfer chat uses what runs, and refuses another model ----
