@@ -4,14 +4,18 @@
 # usage: scripts/install-deps.sh [--check | --also PACKAGE]
 #   --check  list what is missing, install nothing
 #   --also   one more, which only some target wants
-# Exit codes: 0 everything there; 111 something is missing and could not be installed.
+# Exit codes: 0 everything there; 100 wrong use; 111 something is missing and could not be installed.
 set -eu
 
 packages="gcc make pkg-config git jq procps libzmq3-dev liburing-dev ocl-icd-opencl-dev opencl-headers
 pocl-opencl-icd libprotobuf-c-dev protobuf-c-compiler libnuma-dev libinih-dev libjansson-dev
 libxxhash-dev xxhash libpcre2-dev libedit-dev libmicrohttpd-dev libcmocka-dev systemtap-sdt-dev
 curl"
-[ "${1:-}" != --also ] || packages="$packages $2"
+case $#${1:-} in
+0 | 1--check) ;;
+2--also) packages="$packages $2" ;;
+*) echo "install-deps.sh: wrong use: [--check | --also PACKAGE]" >&2; exit 100 ;;
+esac
 
 missing=""
 for package in $packages; do

@@ -56,6 +56,7 @@ expect 100 "needs a model" --real && one_line
 expect 100 "no option '--nonsense'" --real --nonsense && one_line
 expect 100 "not '0'" --real m.gguf --count 0 && one_line
 expect 111 'no model' --real none.gguf && one_line
-expect 0 'SKIP copa.jsonl: not in' --real "$work/c.jsonl" --data "$work" --tasks copa
+expect 111 'SKIP copa.jsonl: not in' --real "$work/c.jsonl" --data "$work" --tasks copa
+expect 111 "SKIP copa.jsonl: not in $work/sub" --real "$work/c.jsonl" --data sub --tasks copa # a folder from where it is typed
 expect 100 "no task 'x'" --real "$work/c.jsonl" --data "$work" --tasks x
 exit "$failed"

@@ -29,7 +29,7 @@
 #define ALPHA "0.05"
 /* as a person runs it, who sets nothing: tools/bench/run sets 0 for all figures */
 #define SHALLOW     "-c 4300 --csd none --exact-below 2048"
-#define PROBE_RUNS  1u
+#define PROBE_RUNS  3u
 #define PROBE_DEPTH 2048u /* where a peer's flags for the deep test are chosen */
 #define KEPT_FOLDER "build/bench/models"
 #define KEPT_FILE   (figure.o.quick ? KEPT_FOLDER "/quick.jsonl" : KEPT_FOLDER "/rounds.jsonl")
@@ -259,7 +259,9 @@ static void prepare(uint32_t model, enum test t, const struct measured *m)
         }
 }
 
-static void measure(uint32_t model, enum test t, const struct kept_test *kept, struct measured *m)
+/* again: earlier rounds are dropped, as late as can be: a round that is ended costs none. */
+static void measure(uint32_t model, enum test t, const struct kept_test *kept, bool again,
+                    struct measured *m)
 {
     double values[KEPT_METHODS_MAX];
     char what[256];
@@ -274,6 +276,9 @@ static void measure(uint32_t model, enum test t, const struct kept_test *kept, s
             fprintf(stderr, " %.1f", values[1 + p]);
         }
         fprintf(stderr, "\n");
+        if (again)
+            kept_rounds_drop(kept);
+        again = false;
         kept_rounds_add(kept, values);
         m->rounds++;
         if (bench_is_set("PAUSE"))
@@ -297,13 +302,12 @@ static void run_test(uint32_t model, enum test t, struct measured *m)
     }
     snprintf(name, sizeof name, "%s, %s", models[model].file, tests[t].word);
     const struct kept_test kept = {KEPT_FILE, name, settings, 1 + peer_count()};
-    if (asked && !bench_is_set("RESUME") && !bench_is_set("PREPARE"))
-        kept_rounds_drop(&kept);
-    m->rounds = kept_rounds_load(&kept, figure.o.rounds, m->methods, m->commits);
+    bool again = asked && !bench_is_set("RESUME") && !bench_is_set("PREPARE");
+    m->rounds = again ? 0 : kept_rounds_load(&kept, figure.o.rounds, m->methods, m->commits);
     if (asked && m->rounds < figure.o.rounds && bench_time_is_left())
         prepare(model, t, m);
     if (asked && !bench_is_set("PREPARE"))
-        measure(model, t, &kept, m);
+        measure(model, t, &kept, again, m);
     m->rounds = kept_rounds_load(&kept, figure.o.rounds, m->methods, m->commits);
 }
 

@@ -52,7 +52,12 @@ uint32_t comparison_kv(const struct bench_options *o, const char *usual, const c
 
 uint32_t comparison_steps(const struct bench_options *o, uint32_t usual)
 {
-    return bench_is_set("STEPS") ? (uint32_t)atoi(getenv("STEPS")) : o->quick ? 3 : usual;
+    if (!bench_is_set("STEPS"))
+        return o->quick ? 3 : usual;
+    int steps = atoi(getenv("STEPS"));
+    if (steps < 2) /* a step's part is what came on top of a request of one */
+        bench_fail("STEPS is '%s', not a number from 2 on", getenv("STEPS"));
+    return (uint32_t)steps;
 }
 
 /* ---- rounds ---- */

@@ -12,7 +12,8 @@ void kept_rounds_add(const struct kept_test *t, const double *values)
     const char *commit = getenv("BENCH_COMMIT");
     json_t *list = json_array();
     for (uint32_t i = 0; i < t->n_methods; i++)
-        json_array_append_new(list, json_real(values[i]));
+        if (json_array_append_new(list, json_real(values[i])))
+            bench_fail("%s: the number of method %u is none: it cannot be kept", t->name, i);
     json_t *round = json_pack("{s:s, s:s, s:s, s:o}", "test", t->name, "settings", t->settings,
                               "commit", commit ? commit : "no commit", "values", list);
     FILE *f = fopen(t->file, "a");

@@ -3,13 +3,13 @@
  *
  * A row a setting, a column a task or text; a multiple choice has two: the choice whose tokens'
  * log-probabilities have the largest sum is the answer (lm-evaluation-harness: acc), and the one
- * with the largest sum divided by the choice's bytes (acc_norm; its column is "TASK, by bytes" and
- * is left out of mean and worst). Of equal ones the first counts. A question with a choice that has
- * no result has none. Accuracy: right answers of those that are there;
- * perplexity: exp(-mean log-probability of the scored tokens). "worst": the task that lost most
- * against full, in percentage points. Below, each row against full item by item: won (right, full
- * was wrong), lost, and the exact two-sided p of McNemar's test. A cell whose items are not all
- * there says how many are. Who calls it: main.c. Failure: HILL_E_IO, HILL_E_NOMEM;
+ * with the largest sum divided by the choice's bytes (its acc_norm: by characters; the column is
+ * "TASK, by bytes" and is left out of mean and worst). Of equal ones the first counts. A
+ * question with a choice that has no result has none. Accuracy: right answers of those that are
+ * there; perplexity: exp(-mean log-probability of the scored tokens). "worst": the task that
+ * lost most against full, in percentage points. Below, each row against full item by item: won
+ * (right, full was wrong), lost, and the exact two-sided p of McNemar's test. A cell whose items
+ * are not all there says how many are. Who calls it: main.c. Failure: HILL_E_IO, HILL_E_NOMEM;
  * HILL_E_UNSUPPORTED from tables_draw: there is no gnuplot. Concurrency: none.
  */
 #pragma once

@@ -18,6 +18,7 @@ struct recorded {
     struct recording_event event, window; /* window: kind 0, or what it had put there */
     uint64_t tag;
     uint32_t command;
+    bool came; /* of a completion: the replay's */
 };
 
 struct replay {
@@ -61,7 +62,8 @@ static int list_answers(struct replay *r)
         } else if (event.ring == RING_COMPLETION && event.type == RECORD_COMPLETION) {
             struct record_completion c;
             memcpy(&c, event.payload, sizeof c);
-            r->completions[r->n_completions++] = (struct recorded){event, window, c.tag, c.command};
+            r->completions[r->n_completions++] =
+                (struct recorded){event, window, c.tag, c.command, false};
             window.kind = 0;
         }
     }
@@ -90,8 +92,7 @@ static void compare_block(struct replay *r, const void *payload, uint32_t bytes)
         differs(r, "a Score Block");
 }
 
-static const struct recorded *find_completion(const struct replay *r, uint32_t command,
-                                              uint64_t tag)
+static struct recorded *find_completion(const struct replay *r, uint32_t command, uint64_t tag)
 {
     struct recorded key = {.tag = tag, .command = command};
     return bsearch(&key, r->completions, r->n_completions, sizeof key, by_tag);
@@ -99,10 +100,11 @@ static const struct recorded *find_completion(const struct replay *r, uint32_t c
 
 static void compare_completion(struct replay *r, const struct record_completion *now)
 {
-    const struct recorded *found = find_completion(r, now->command, now->tag);
+    struct recorded *found = find_completion(r, now->command, now->tag);
     struct record_completion then;
     if (!found)
         return; /* it was not read before the recording ended */
+    found->came = true;
     memcpy(&then, found->event.payload, sizeof then);
     /* a query may overtake a demote: how many pages it then reads is not always the same */
     then.flash_read_bytes = now->flash_read_bytes;
@@ -269,6 +271,12 @@ static int run(struct replay *r)
                          "the replay differs from the recording: %" PRIu64 " of %" PRIu64
                          " Score Blocks came",
                          r->next_block, r->n_blocks);
+    for (uint64_t i = 0; i < r->n_completions; i++)
+        if (!r->completions[i].came)
+            return hill_fail(r->why, HILL_E_DAMAGED,
+                             "the replay differs from the recording: no completion of the %s with "
+                             "tag %" PRIu64 " came",
+                             record_name(r->completions[i].command), r->completions[i].tag);
     return 0;
 }
 
