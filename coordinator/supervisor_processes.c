@@ -31,7 +31,9 @@ void supervisor_give_up(struct supervisor *s, enum worker w, const char *how)
     char text[512];
     snprintf(text, sizeof text, "gave up because %s %s, %u times in a row without progress%s%s",
              row->name, how, row->deaths, row->failure_code ? ": " : "", row->failure_text);
-    supervisor_end(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE, text);
+    /* what passes by itself is worth another try later */
+    bool lasts = row->failure_code && !worker_failure_passes(row->failure_code);
+    supervisor_end(s, lasts ? row->failure_code : HILL_E_PEER_GONE, text);
 }
 
 /* No process, no descriptor, no memory: somebody may let go of some. */

@@ -10,9 +10,10 @@
  *     prompt: [prefill_within,] prefill_begin, [prefill_weigh, prefill_whole,] prefill_tokens*, {
  *             [prefill_past* of a layer,] prefill_enqueue(u), prefill_read(u) } for all units in
  *             order, prefill_logits
- *     prompt over some past tokens: prefill_begin, prefill_select, prefill_tokens*, {
- *             prefill_keys, [prefill_probe,] [prefill_guess, prefill_probe,] prefill_past*,
- *             prefill_enqueue, prefill_read } for each layer in order, prefill_logits
+ *     prompt over some past tokens: [prefill_within,] prefill_begin, prefill_select,
+ *             prefill_tokens*, { prefill_keys, [prefill_probe,] [prefill_guess, prefill_probe,]
+ *             prefill_past*, prefill_enqueue, prefill_read } for each layer in order,
+ *             prefill_logits
  *     step:   step_begin, { { step_query, step_guess, step_upload*, step_attend } for each row,
  *             step_run } for each layer in order, step_logits for each row
  * One prompt and one step at a time; steps may be run between the calls of
@@ -106,9 +107,10 @@ struct engine_unit {
  * each layer (engine_prefill_past). The result has the bits of one prompt of all of them. */
 int engine_prefill_begin(struct engine *engine, uint32_t n_past, uint32_t n_tokens,
                          struct hill_why *why);
-/* Before that: buffers grow and stay for the next prompt; where those of earlier ones and this one
- * may together be more than cap, which this one alone is not, they go first. more: what it takes
- * beside engine_kv_bytes_needed. cap 0: none. */
+/* Before prefill_begin. Buffers grow and stay for the next prompt. If what earlier prompts have
+ * left and what this one takes may together exceed cap, the old buffers are released first; the
+ * caller has checked that this prompt alone fits. more: bytes that this prompt takes beside
+ * engine_kv_bytes_needed. cap 0: no cap. */
 int engine_prefill_within(struct engine *engine, uint32_t n_past, uint32_t n_tokens, uint64_t more,
                           uint64_t cap, struct hill_why *why);
 

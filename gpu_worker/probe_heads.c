@@ -111,7 +111,9 @@ static int compute_past(struct measurement *m, struct hill_why *why)
 {
     struct engine *e = m->w->engine;
     uint32_t bytes = worker_entry_bytes(m->w);
-    int rc = engine_prefill_begin(e, 0, PROBE_PAST, why);
+    int rc = engine_prefill_within(e, 0, PROBE_PAST, 0, m->w->settings.gpu_kv_cap_bytes, why);
+    if (!rc)
+        rc = engine_prefill_begin(e, 0, PROBE_PAST, why);
     if (!rc)
         rc = engine_prefill_tokens(e, m->tokens, PROBE_PAST, why);
     for (uint32_t u = 0; !rc && u < engine_prefill_units(e); u++) {
@@ -173,7 +175,11 @@ static int compare_layer(struct measurement *m, uint32_t layer, uint32_t n_probe
 static int measure(struct measurement *m, uint32_t n_probes, uint16_t *heads, struct hill_why *why)
 {
     struct engine *e = m->w->engine;
+    uint64_t probes = engine_probe_bytes_needed(e, PROBE_PAST, m->asked, 1);
     int rc = compute_past(m, why);
+    if (!rc)
+        rc = engine_prefill_within(e, PROBE_PAST, m->asked, probes, m->w->settings.gpu_kv_cap_bytes,
+                                   why);
     if (!rc)
         rc = engine_prefill_begin(e, PROBE_PAST, m->asked, why);
     if (!rc)
