@@ -592,7 +592,7 @@ static const char request_exit_codes[] =
     "  1    the request failed, or the model file is damaged or unsupported\n"
     "  100  wrong use or configuration\n"
     "  111  the environment failed (no space, memory, device or permission): worth a retry\n"
-    "  130  stopped by Ctrl-C\n";
+    "  130  stopped by Ctrl-C or SIGTERM\n";
 
 static void help_option(FILE *to, const struct option_spec *spec)
 {

@@ -340,7 +340,7 @@ static int converse(struct chat *chat)
 {
     for (;;) {
         enum chat_line what = read_turn(chat);
-        if (what == CHAT_LINE_TERMINATED)
+        if (what == CHAT_LINE_TERMINATED || (what == CHAT_LINE_INTERRUPT && !chat->lines.terminal))
             return HILL_E_CANCELLED;
         if (what == CHAT_LINE_INTERRUPT) {
             fputs("\n", stderr);

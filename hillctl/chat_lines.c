@@ -108,15 +108,51 @@ void chat_lines_close(struct chat_lines *lines)
     *lines = (struct chat_lines){0};
 }
 
+/* More of stdin, behind what is there of a line. */
+static enum chat_line read_more(struct chat_lines *lines)
+{
+    enum chat_line event = wait_input(lines->signal_fd);
+    if (event != CHAT_LINE)
+        return event;
+    if (lines->plain_next) {
+        lines->plain_end -= lines->plain_next;
+        memmove(lines->plain, lines->plain + lines->plain_next, lines->plain_end);
+        lines->plain_next = 0;
+    }
+    if (lines->plain_room - lines->plain_end < 2) { /* a byte, and one behind a last line */
+        size_t room = lines->plain_room ? 2 * lines->plain_room : 4096;
+        char *larger = realloc(lines->plain, room);
+        if (!larger)
+            return CHAT_LINE_END;
+        lines->plain = larger;
+        lines->plain_room = room;
+    }
+    ssize_t n = read(STDIN_FILENO, lines->plain + lines->plain_end,
+                     lines->plain_room - lines->plain_end - 1);
+    lines->plain_over = n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
+    lines->plain_end += n > 0 ? (size_t)n : 0;
+    return CHAT_LINE;
+}
+
+/* Of a file or a pipe. A signal comes through while its writer says nothing. */
 static enum chat_line read_plain(struct chat_lines *lines, char **out)
 {
-    ssize_t length = getline(&lines->plain, &lines->plain_room, stdin);
-    if (length < 0)
-        return CHAT_LINE_END;
-    if (length && lines->plain[length - 1] == '\n')
-        lines->plain[length - 1] = '\0';
-    *out = lines->plain;
-    return CHAT_LINE;
+    for (;;) {
+        size_t n = lines->plain_end - lines->plain_next;
+        char *line = n ? lines->plain + lines->plain_next : NULL;
+        char *end = n ? memchr(line, '\n', n) : NULL;
+        if (!end && n && lines->plain_over)
+            end = line + n; /* there is room for it */
+        if (end) {
+            *end = '\0';
+            lines->plain_next = (size_t)(end - lines->plain) + (end < line + n);
+            *out = line;
+            return CHAT_LINE;
+        }
+        enum chat_line event = lines->plain_over ? CHAT_LINE_END : read_more(lines);
+        if (event != CHAT_LINE)
+            return event;
+    }
 }
 
 enum chat_line chat_lines_read(struct chat_lines *lines, const char *prompt, char **out)

@@ -1,9 +1,9 @@
 /*
  * hillctl/chat_lines.h - lines that a person types, or that a script has prepared.
  *
- * What: on a terminal line editing with a history of this run (libedit), Ctrl-C and SIGTERM as
- * answers of their own; else plain lines, no prompt. Lines are UTF-8 where the locale is; a locale
- * of ASCII alone counts as UTF-8. Who calls it: chat.c, with SIGINT and SIGTERM blocked and
+ * What: on a terminal line editing with a history of this run (libedit); else plain lines, no
+ * prompt. SIGINT and SIGTERM are answers of their own. Lines are UTF-8 where the locale is; a
+ * locale of ASCII alone counts as UTF-8. Who calls it: chat.c, with SIGINT and SIGTERM blocked and
  * readable from a signalfd (proto/client.h). Failure: HILL_E_NOMEM, HILL_E_IO. Concurrency: one
  * thread.
  */
@@ -29,8 +29,9 @@ struct chat_lines {
     History *history;
     const char *prompt;
     enum chat_line event; /* why the editor got no key; CHAT_LINE: it got one */
-    char *plain;          /* getline's */
-    size_t plain_room;
+    char *plain;          /* of a terminal the last line; else what was read of stdin */
+    size_t plain_room, plain_next, plain_end; /* the next line begins there; it ends there so far */
+    bool plain_over;                          /* no more comes */
 };
 
 int chat_lines_open(struct chat_lines *lines, int signal_fd, struct hill_why *why);

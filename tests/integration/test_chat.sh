@@ -171,6 +171,12 @@ wait_for 60 shown 1 "$(printf '\033')\[K[^p]" || fail "its story did not begin"
 pkill -TERM -f -- "^$bin/hillctl chat --run-dir $run_dir"
 wait "$terminal"
 expect "SIGTERM in an answer ends the chat: exit code" $? 130
+"$bin/hillctl" chat --run-dir "$run_dir" -n 8 <"$work/keys" >/dev/null 2>"$work/said.err" &
+pid=$!
+wait_for 20 grep -q 'SigBlk:.*[4-7c-f]...$' "/proc/$pid/status" || fail "a chat does not block SIGTERM"
+kill -TERM $pid
+wait $pid
+expect "SIGTERM of a chat whose lines do not come: exit code" $? 130
 exec {keys}>&-
 
 # ---- hillinfer chat uses what runs, and refuses another model ----
