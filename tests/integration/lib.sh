@@ -157,7 +157,7 @@ waits() { # PID
 
 asked() { # PID: of a client in the background: it has asked, and what it asked for has arrived
     wait_for 30 waits "$1" || fail "a client does not come to its question"
-    sleep 0.3 # nothing that a script can ask for shows the arrival
+    sleep 0.3 # of a request status shows the arrival, of a trace, a profile and a save nothing does
 }
 
 up() { # ARGUMENTS...

@@ -140,6 +140,7 @@ asked $before
 generate "$work/late" -f "$work/key" &
 pid=$!
 asked $pid
+wait_for 30 status_is '.requests | length == 2' || fail "two requests"
 hillctl save "$(status | jq '[.requests[].request] | max')" "$work/no.session" >"$work/saved" 2>&1 &
 saver=$!
 asked $saver
