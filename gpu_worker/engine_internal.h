@@ -96,7 +96,7 @@ enum phase {
 
 #define COUNTER_BYTES (4u * (32u * PHASE_COUNT + 16u))
 
-struct device_buffer { /* grows, or goes (engine_prefill_within); zeroed when made */
+struct device_buffer { /* grows, is released as a whole; zeroed when made */
     cl_mem mem;
     uint64_t bytes;
     void *pages; /* shared memory: what lies under a large buffer, or NULL */
