@@ -34,7 +34,7 @@ cd "$folder" || exit 1
 cat >Makefile <<'MAKE'
 programs:
 build/$(CONFIG)/tests/%: tests/%.c
-	@[ ! -x build_first ] || [ $(CONFIG) = release ] || ./build_first
+	@[ ! -x build_first ] || ./build_first $(CONFIG)
 	@mkdir -p $(@D) && cp $< $@
 build/%:
 	@mkdir -p $(@D) && : >$@
@@ -53,7 +53,7 @@ expect "the sanitized test starts" "$(log_of asan+ubsan)" "bin: $folder/build/as
 alone=csd_agent/test_modelled_drive
 program tests/$alone.c "echo run >>$folder/runs"
 program build/asan+ubsan/tests/$alone "echo run >>$folder/runs"
-program build_first 'exit 1'
+program build_first '[ "$1" = release ]'
 touch tests/$alone.c tests/kv/test_x.c
 said=$(tests/run kv csd_agent)
 expect "not built: exit code" $? 1
@@ -74,8 +74,8 @@ all_gone() { # what lasted, and the lanes of this tree
         [ "$(readlink "/proc/$pid/cwd")" != "$folder" ] || return 1
     done
 }
-# a unit test, a script and a test that runs alone; a build that lasts
-for round in INT=130:unit TERM=143:unit TERM=143:script TERM=143:alone TERM=143:build; do
+# a unit test, a script and a test that runs alone; a build that lasts: that of what is plain, or of what is sanitized
+for round in INT=130:unit TERM=143:unit TERM=143:script TERM=143:alone {INT=130,TERM=143}:plain TERM=143:build; do
     rm -rf build build_first started tests/[a-z]*/
     program tests/kv/test_x.c 'exit 0'
     last="echo \$\$ >$folder/started; exec sleep 300"
@@ -83,7 +83,8 @@ for round in INT=130:unit TERM=143:unit TERM=143:script TERM=143:alone TERM=143:
     *unit) program tests/kv/test_y.c "$last" ;;
     *script) program tests/kv/test_y.sh "$last" ;;
     *alone) program tests/$alone.c "$last" ;;
-    *build) program build_first "$last" ;;
+    *plain) program build_first "$last" ;;
+    *build) program build_first '[ "$1" = release ] && exit' "$last" ;;
     esac
     env --default-signal=INT tests/run >said 2>&1 &
     runner=$!
