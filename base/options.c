@@ -560,11 +560,17 @@ int options_main(const struct option_program *program, int argc, char **argv,
 
 extern const char hill_commit[] __attribute__((weak)); /* tests are linked without */
 
-int options_version(const char *program)
+const char *options_commit(void)
 {
     const char *commit = hill_commit;
-    return printf("%s %s%s%s%s\n", program, HILL_VERSION, commit && *commit ? " (" : "",
-                  commit ? commit : "", commit && *commit ? ")" : "") < 0;
+    return commit ? commit : "";
+}
+
+int options_version(const char *program)
+{
+    const char *commit = options_commit();
+    return printf("%s %s%s%s%s\n", program, HILL_VERSION, *commit ? " (" : "", commit,
+                  *commit ? ")" : "") < 0;
 }
 
 void options_misuse(const struct option_program *program, const struct hill_why *why)

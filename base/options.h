@@ -117,6 +117,8 @@ void options_free(struct options *options); /* NULL allowed */
 
 /* "NAME VERSION (COMMIT)" on stdout: what --version says. COMMIT is the Makefile's, of programs. */
 int options_version(const char *program);
+/* The commit that the program is built from; "": unknown. */
+const char *options_commit(void);
 
 void options_help(FILE *to, const struct option_program *program);
 

@@ -312,6 +312,8 @@ static void a_cell_says_when_items_are_missing(void **state)
     assert_int_equal(table_print(&t, to, &why), 0);
     fclose(to);
     assert_non_null(strstr(text, "| full | all | - | - | - | 100.0 (1 of 2) | - | - |"));
+    assert_non_null(
+        strstr(text, "\nCommits of hill-eval, with the results of each: unknown (1).\n"));
     free(text);
     table_free(&t);
 }

@@ -110,6 +110,13 @@ full=$(jq -c 'select(.setting == "full") | [.item, .logprob]' "$work/text.result
 expect "perplexity: alpha 1 is full" "$(jq -c 'select(.amount == "100 %") | [.item, .logprob]' "$work/text.results")" "$full"
 expect "perplexity: alpha 0.1 is not" "$([ "$(jq -c 'select(.amount == "10 %") | [.item, .logprob]' "$work/text.results")" != "$full" ] && echo differs)" differs
 expect "perplexity: scored tokens" "$(jq -s -c 'map(.scored) | unique' "$work/text.results")" "[16]"
+# the table names the commits that asked
+commit=$("$eval_program" --version | sed -n 's/.*(\(.*\))$/\1/p')
+expect "commits" "$(tail -n 1 "$work/out")" "Commits of hill-eval, with the results of each: ${commit:-unknown} (6)."
+jq -c 'if input_line_number > 2 then .commit = "0123abc" else . end' "$work/text.results" >"$work/two.results"
+"$eval_program" "$text" -m "$work/random.gguf" -o "$work/two.results" --policy full,hillinfer --alpha 1,0.1 --budget - --text-bytes 1500 --text-pieces 2 \
+    --text-scored 16 >"$work/out" 2>"$work/err"
+expect "commits of two runs" "$(tail -n 1 "$work/out" | grep -o '[^ ]* ([0-9])' | sort | paste -sd' ')" "$(printf '%s\n' "0123abc (4)" "${commit:-unknown} (2)" | sort | paste -sd' ')"
 expect "left" "$(left)" ""
 
 # --- a prompt that is read once and restored is answered as one that is read each time, under every setting; the sessions have

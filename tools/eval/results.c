@@ -15,6 +15,7 @@
 #include <xxhash.h>
 
 #include "base/grow.h"
+#include "base/options.h"
 #include "tools/eval/grade.h"
 
 #define KEY_VERSION "hill-eval 1"
@@ -82,7 +83,9 @@ static const char *read_result(struct result *out, const json_t *object)
     const json_t *right = json_object_get(object, "right"),
                  *logprob = json_object_get(object, "logprob");
     char *end = NULL;
+    const char *commit = json_string_value(json_object_get(object, "commit"));
     *out = (struct result){0};
+    snprintf(out->commit, sizeof out->commit, "%s", commit ? commit : "");
     if (!key || strlen(key) != 16 || strspn(key, "0123456789abcdef") != 16)
         return "its \"key\" is not 16 hexadecimal digits";
     out->key = strtoull(key, &end, 16);
@@ -203,6 +206,7 @@ static json_t *make_line(uint64_t key, const struct job *job, const struct answe
                               .selected = answer->selected,
                               .logprob = answer->logprob < 0 ? answer->logprob : 0,
                               .n_scored = answer->n_scored};
+    snprintf(result->commit, sizeof result->commit, "%s", options_commit());
     json_object_set_new(line, "key", json_string(key_text));
     json_object_set_new(line, job->item->is_text ? "text" : "task", json_string(job->item->group));
     json_object_set_new(line, "item", json_string(job->item->place));
@@ -228,6 +232,8 @@ static json_t *make_line(uint64_t key, const struct job *job, const struct answe
     json_object_set_new(line, "prompt_ms", json_real(answer->prompt_ms));
     json_object_set_new(line, "restored", json_boolean(answer->restored));
     json_object_set_new(line, "predicted_ms", json_real(answer->predicted_ms));
+    if (result->commit[0])
+        json_object_set_new(line, "commit", json_string(result->commit));
     return line;
 }
 

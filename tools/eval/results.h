@@ -18,6 +18,7 @@ struct result {
     bool right;
     double logprob;
     uint32_t n_scored, selected;
+    char commit[24]; /* of the hill-eval that asked; "": unknown */
 };
 
 struct results;

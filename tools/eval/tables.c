@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/grow.h"
+
 /* ---- counting ------------------------------------------------------------------------------ */
 
 /* Where results come from. */
@@ -194,6 +196,27 @@ static const struct setting *find_full(const struct matrix *matrix)
     return NULL;
 }
 
+/* Of a row's results, by the commit that asked. */
+static int count_commits(struct table *t, const struct evidence *e, const struct setting *setting)
+{
+    for (size_t i = 0; i < e->items->count; i++) {
+        const struct result *result = result_of(e, &e->items->items[i], setting);
+        size_t c = 0;
+        if (!result)
+            continue;
+        while (c < t->n_commits && strcmp(t->commits[c].name, result->commit) != 0)
+            c++;
+        if (!GROW(t->commits, t->commits_room, c + 1))
+            return HILL_E_NOMEM;
+        if (c == t->n_commits) {
+            t->commits[t->n_commits++] = (struct table_commit){.n = 0};
+            memcpy(t->commits[c].name, result->commit, sizeof t->commits[c].name);
+        }
+        t->commits[c].n++;
+    }
+    return 0;
+}
+
 int table_build(struct table *t, const struct subject *subject, const struct item_list *items,
                 const struct matrix *matrix, struct results *results, struct hill_why *why)
 {
@@ -206,7 +229,7 @@ int table_build(struct table *t, const struct subject *subject, const struct ite
         struct table_row *row = &t->rows[i];
         row->setting = &matrix->rows[i];
         row->cells = calloc(t->n_columns ? t->n_columns : 1, sizeof *row->cells);
-        room = row->cells != NULL;
+        room = row->cells && count_commits(t, &evidence, row->setting) == 0;
         if (room) {
             count_row(t, row, &evidence, full_setting);
             sum_row(t, row);
@@ -229,6 +252,7 @@ void table_free(struct table *t)
         free(t->rows[i].cells);
     free(t->rows);
     free(t->columns);
+    free(t->commits);
     *t = (struct table){0};
 }
 
@@ -345,6 +369,11 @@ int table_print(const struct table *t, FILE *to, struct hill_why *why)
         print_row(t, &t->rows[i], to);
     if (t->n_tasks && t->matrix->n_rows > 1 && find_full(t->matrix))
         print_pairs(t, to);
+    for (size_t i = 0; i < t->n_commits; i++)
+        fprintf(to, "%s%s (%u)", i ? ", " : "\nCommits of hill-eval, with the results of each: ",
+                t->commits[i].name[0] ? t->commits[i].name : "unknown", t->commits[i].n);
+    if (t->n_commits)
+        fputs(".\n", to);
     if (fflush(to) != 0 || ferror(to))
         return hill_fail(why, HILL_E_IO, "the table could not be written");
     return 0;

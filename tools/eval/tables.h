@@ -9,7 +9,8 @@
  * there; perplexity: exp(-mean log-probability of the scored tokens). "worst": the task that
  * lost most against full, in percentage points. Below, each row against full item by item: won
  * (right, full was wrong), lost, and the exact two-sided p of McNemar's test. A cell whose items
- * are not all there says how many are. Who calls it: main.c. Failure: HILL_E_IO, HILL_E_NOMEM;
+ * are not all there says how many are. The last line names the commits of hill-eval that asked.
+ * Who calls it: main.c. Failure: HILL_E_IO, HILL_E_NOMEM;
  * HILL_E_UNSUPPORTED from tables_draw: there is no gnuplot. Concurrency: none.
  */
 #pragma once
@@ -42,11 +43,18 @@ struct table_row {
     double worst;             /* points against full; NAN */
 };
 
+struct table_commit {
+    char name[24]; /* "": results that do not say */
+    uint32_t n;    /* results of the table's cells */
+};
+
 struct table {
     const struct matrix *matrix;
     struct table_column *columns;
     uint32_t n_columns, n_tasks, n_texts;
     struct table_row *rows; /* [matrix->n_rows] */
+    struct table_commit *commits;
+    size_t n_commits, commits_room;
 };
 
 int table_build(struct table *table, const struct subject *subject, const struct item_list *items,
