@@ -54,7 +54,7 @@ void agent_publish(struct agent *a, uint32_t drive, enum layout_ring ring, uint3
     struct agent_line *line = &a->lines[drive];
     shm_ring_publish(agent_ring(a, drive, ring), type, bytes);
     if (line->commands_open++ == 0)
-        line->heard_ns = clock_now_ns();
+        line->heard_ns = line->done_ns = clock_now_ns();
 }
 
 uint64_t agent_tag(struct agent *a)
@@ -220,11 +220,30 @@ void agent_count(const struct agent *a, struct sequence *s, const struct record_
     s->stats.drives[a->from].fetch_ns += ns;
 }
 
-static void take_completion(struct agent *a, const struct record_completion *r)
+int64_t agent_began(const struct agent *a, const struct record_completion *r, int64_t since)
 {
+    const struct agent_line *line = &a->lines[a->from];
+    int64_t says = line->heard_ns - (int64_t)r->busy_ns;
+    /* a move that ended after this was begun went on beside it */
+    int64_t moved = line->moved_ns < says ? line->moved_ns : says;
+    int64_t began = moved > line->done_ns ? moved : line->done_ns;
+    return began > since ? began : since;
+}
+
+static bool reads_for_query(uint32_t command)
+{
+    return command == RECORD_AGENT_QUERY || command == RECORD_FETCH || command == RECORD_READ_KEYS;
+}
+
+static void take_completion(struct agent *a, const struct record_completion *answer)
+{
+    struct record_completion own = *answer, *r = &own;
+    struct agent_line *line = &a->lines[a->from];
     struct sequence *s = &a->core->sequences[r->header.sequence];
-    if (a->lines[a->from].commands_open)
-        a->lines[a->from].commands_open--;
+    if (line->commands_open)
+        line->commands_open--;
+    if (r->command == RECORD_FETCH && r->busy_ns > (uint64_t)(line->heard_ns - line->done_ns))
+        r->busy_ns = (uint64_t)(line->heard_ns - line->done_ns);
     if (r->command == RECORD_FETCH)
         note_cost(&a->fetches, r);
     else if (r->command == RECORD_DEMOTE)
@@ -235,7 +254,7 @@ static void take_completion(struct agent *a, const struct record_completion *r)
         a->handlers[r->command].take(a->handlers[r->command].context, r);
     else
         take_commit(a, r);
-    a->lines[a->from].done_ns = a->lines[a->from].heard_ns;
+    *(reads_for_query(r->command) ? &line->done_ns : &line->moved_ns) = line->heard_ns;
 }
 
 static void take_scores(struct agent *a, const struct record_score_block *b)

@@ -26,7 +26,8 @@ typedef void agent_handler(void *context, const void *record);
 struct agent_line {
     uint32_t commands_open; /* commands without a completion */
     int64_t heard_ns;       /* last sign of life while commands are open */
-    int64_t done_ns;        /* its last completion */
+    int64_t done_ns;        /* since then it reads for the open query or FETCH, if it does */
+    int64_t moved_ns;       /* its last completion of a command that reads nothing for a query */
 };
 
 /* What a drive's commands of a kind took, of late. */
@@ -49,6 +50,11 @@ struct agent {
     struct agent_cost fetches, writes; /* of FETCH and DEMOTE */
     uint64_t control_bytes;            /* completions and Score Block headers */
 };
+
+/* When (clock_now_ns) the drive of `from` began with the query that r answers, which was asked at
+ * since. A drive reads for one query or FETCH after the other. A real one writes between them; a
+ * modelled one scores while its flash is written. */
+int64_t agent_began(const struct agent *a, const struct record_completion *r, int64_t since);
 
 void agent_init(struct agent *a, struct core *core);
 void agent_on(struct agent *a, uint32_t type, agent_handler *take, void *context);

@@ -148,12 +148,13 @@ static struct digest_row *find_row(struct digest_evaluator *e, const struct reco
 
 /* A drive scores one query after the other, and fetches between them: its time for this one is what
  * has passed since its last answer. */
-static void count_time(struct digest_row *e, struct digest_drive *d, uint32_t drive)
+static void count_time(struct digest_row *e, struct digest_drive *d,
+                       const struct record_completion *r)
 {
-    int64_t free_ns = agent_of(e)->lines[drive].done_ns;
-    d->done_ns = clock_now_ns();
-    int64_t took = d->done_ns - (free_ns > e->relayed_ns ? free_ns : e->relayed_ns);
-    e->query->sequence->stats.drives[drive].score_ns += took;
+    const struct agent *a = agent_of(e);
+    d->done_ns = a->lines[a->from].heard_ns;
+    int64_t took = d->done_ns - agent_began(a, r, e->relayed_ns);
+    e->query->sequence->stats.drives[a->from].score_ns += took;
     e->cold_ns = took > e->cold_ns ? took : e->cold_ns;
 }
 
@@ -169,7 +170,7 @@ static void take_completion(void *context, const void *record)
     if (d->done || e->cold_done)
         return;
     d->done = true;
-    count_time(e, d, agent_of(e)->from);
+    count_time(e, d, r);
     e->cold_done = all_done(e);
     if (e->status)
         return;
