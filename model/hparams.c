@@ -97,7 +97,14 @@ static int read_architecture(struct context *c)
 {
     struct gguf_string name;
     char word[48], key[64];
-    uint64_t experts = 0;
+    uint64_t experts = 0, part = 0, parts = 0;
+    if (gguf_get_u64(c->file, "split.count", &parts) && parts > 1) {
+        gguf_get_u64(c->file, "split.no", &part);
+        return fail(c, HILL_E_UNSUPPORTED,
+                    "it is part %llu of %llu of a model; join them: llama-gguf-split --merge FIRST "
+                    "WHOLE",
+                    (unsigned long long)part + 1, (unsigned long long)parts);
+    }
     if (!gguf_get_string(c->file, "general.architecture", &name))
         return fail(c, HILL_E_DAMAGED, "metadata key general.architecture is missing");
     snprintf(key, sizeof key, "%s.expert_count", printable(name, word));

@@ -113,7 +113,8 @@ static uint64_t write_piece(const struct tokenizer *t, const struct token *token
     }
 }
 
-/* <|fim_begin|> with U+FF5C and U+2581 */
+/* With U+FF5C for | and U+2581 between words */
+#define DEEPSEEK_MARK(a, b, c) "<\xEF\xBD\x9C" a "\xE2\x96\x81" b "\xE2\x96\x81" c "\xEF\xBD\x9C>"
 #define DEEPSEEK_GAP(word)                                                                         \
     "<\xEF\xBD\x9C"                                                                                \
     "fim\xE2\x96\x81" word "\xEF\xBD\x9C>"
@@ -196,6 +197,24 @@ static const struct {
     {"<turn|>", true},
     {"</s>", true},
     {"<|tool_response>", true},
+    {"<end_of_utterance>", true},
+    {"_<EOT>", true},
+    {"[EOT]", true},
+    {"[EOS]", true},
+    {"<eos>", true},
+    {DEEPSEEK_MARK("end", "of", "sentence"), true},
+    /* between the files of a code model's training: what follows is another file's text */
+    {"<|fim_pad|>", true},
+    {"<fim-pad>", true},
+    {"<fim_pad>", true},
+    {"<PAD>", true},
+    {"[PAD]", true},
+    {"<|fim_repo|>", true},
+    {"<|repo_name|>", true},
+    {"<fim-repo>", true},
+    {"<REPO>", true},
+    {"<reponame>", true},
+    {"<|file_sep|>", true},
     {"<|fim_prefix|>", false},
     {"<|fim_suffix|>", false},
     {"<|fim_middle|>", false},

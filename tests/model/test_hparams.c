@@ -135,6 +135,15 @@ static void mixture_of_experts_is_named(void **state)
     refused(&w, HILL_E_UNSUPPORTED, "'qwen3moe' is a mixture of 128 experts");
 }
 
+static void part_of_a_split_model_is_named(void **state)
+{
+    (void)state;
+    struct writer w = writer_new();
+    key_u32(&w, "split.no", 1);
+    key_u32(&w, "split.count", 3);
+    refused(&w, HILL_E_UNSUPPORTED, "part 2 of 3 of a model; join them: llama-gguf-split --merge");
+}
+
 /* A file of the tiny shape under another architecture's name. */
 static void key_of_qwen2(struct writer *w, const char *name, uint32_t value)
 {
@@ -218,6 +227,7 @@ int main(void)
         cmocka_unit_test(tensor_without_a_place_is_named),
         cmocka_unit_test(other_architecture_is_named),
         cmocka_unit_test(mixture_of_experts_is_named),
+        cmocka_unit_test(part_of_a_split_model_is_named),
         cmocka_unit_test(biases_have_a_place_in_qwen2_and_must_fit),
         cmocka_unit_test(bad_counts_are_refused),
         cmocka_unit_test(vocabulary_must_fit_the_embedding),

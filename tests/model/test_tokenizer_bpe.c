@@ -154,6 +154,31 @@ static void no_pre_tokenizer_is_the_default_with_a_warning(void **state)
     tokenizer_close(t);
 }
 
+/* What ends an answer by its text, whatever the file names as EOS. */
+static void tokens_that_end_an_answer_are_known_by_their_text(void **state)
+{
+    static const char *const more[] = {"<|im_end|>",
+                                       "<|endoftext|>",
+                                       "<|repo_name|>",
+                                       "<|file_sep|>",
+                                       "<|fim_pad|>",
+                                       "[EOT]",
+                                       "<|fim_prefix|>",
+                                       "<|im_start|>",
+                                       "<\xEF\xBD\x9C"
+                                       "end\xE2\x96\x81"
+                                       "of\xE2\x96\x81"
+                                       "sentence\xEF\xBD\x9C>"};
+    struct hill_why why;
+    (void)state;
+    struct writer w = writer_new();
+    byte_vocabulary(&w, "gpt-2", more, 9, NULL, 0);
+    struct tokenizer *t = open_tokenizer(&w, &why);
+    for (uint32_t i = 0; i < 9; i++)
+        assert_int_equal(tokenizer_is_end(t, 256 + i), i != 6 && i != 7);
+    tokenizer_close(t);
+}
+
 static void special_tokens_outside_the_vocabulary_are_none(void **state)
 {
     static const char *const more[] = {"<|im_end|>", "</s>"};
@@ -345,6 +370,7 @@ int main(void)
         cmocka_unit_test(llama_bpe_takes_whole_tokens_and_adds_bos),
         cmocka_unit_test(unknown_pre_tokenizer_is_refused_by_name),
         cmocka_unit_test(no_pre_tokenizer_is_the_default_with_a_warning),
+        cmocka_unit_test(tokens_that_end_an_answer_are_known_by_their_text),
         cmocka_unit_test(special_tokens_outside_the_vocabulary_are_none),
         cmocka_unit_test(user_defined_tokens_are_cut_out_longest_first),
         cmocka_unit_test(byte_without_any_token_is_refused),
