@@ -34,9 +34,15 @@ static void cache_path(char out[HILL_PATH_BYTES + 32], const struct service *sv)
 
 static void fingerprint(char out[PROFILE_FINGERPRINT_BYTES], struct service *sv)
 {
+    const struct epoch_settings *epoch = &sv->settings->epoch;
     if (!sv->profile.cpu[0])
         profile_cpu_name(sv->profile.cpu, sizeof sv->profile.cpu);
-    profile_fingerprint(out, sv->settings, sv->profile.cpu);
+    const char *device = epoch->csd_device;
+    char scores[220]; /* what does */
+    snprintf(scores, sizeof scores, "%.100s; drive's digests on %.50s, %llu MiB of them in DRAM",
+             sv->profile.cpu, device && *device ? device : "host",
+             (unsigned long long)(epoch->csd_dram_bytes >> 20));
+    profile_fingerprint(out, sv->settings, scores);
 }
 
 /* ---- beta -------------------------------------------------------------------------------- */

@@ -87,6 +87,12 @@ expect "damaged cache: measured anew" "$(field "$work/out" '.profile.f_s > 0 and
 expect "damaged cache: one warning" "$(grep -c "$cache.*measuring anew" "$work/out.err")" 1
 expect "damaged cache: whole again" "$(jq '.profiles | length' "$cache")" 1
 
+# ---- another device that scores, or digests in the drive's DRAM: other rates ----
+run_json "$work/out" "${model[@]}" "${request[@]}" -n 2 --csd-dram-mb 64 || fail "digests in DRAM: $(cat "$work/out.err")"
+expect "digests in DRAM: measured" "$(field "$work/out" .profile.cached)" false
+run_json "$work/out" "${model[@]}" "${request[@]}" -n 2 || fail "again without: $(cat "$work/out.err")"
+expect "without them: known" "$(field "$work/out" .profile.cached)" true
+
 # ---- nothing to balance ----
 up "${model[@]}" --csd none || fail "up without a drive"
 hillctl profile >"$work/out" 2>"$work/err"
