@@ -235,15 +235,12 @@ static bool reads_for_query(uint32_t command)
     return command == RECORD_AGENT_QUERY || command == RECORD_FETCH || command == RECORD_READ_KEYS;
 }
 
-static void take_completion(struct agent *a, const struct record_completion *answer)
+static void take_completion(struct agent *a, const struct record_completion *r)
 {
-    struct record_completion own = *answer, *r = &own;
     struct agent_line *line = &a->lines[a->from];
     struct sequence *s = &a->core->sequences[r->header.sequence];
     if (line->commands_open)
         line->commands_open--;
-    if (r->command == RECORD_FETCH && r->busy_ns > (uint64_t)(line->heard_ns - line->done_ns))
-        r->busy_ns = (uint64_t)(line->heard_ns - line->done_ns);
     if (r->command == RECORD_FETCH)
         note_cost(&a->fetches, r);
     else if (r->command == RECORD_DEMOTE)

@@ -53,6 +53,19 @@ bool output_direct(const struct data_plane *plane)
     return !plane->drive.model.figures.on && plane->held.bytes == 0;
 }
 
+/* What reads for a query waits in the modelled flash for what came before: only from there on is it
+ * the drive's time of this one. */
+static int64_t busy_since(struct data_plane *plane, const struct held_record *held, int64_t now)
+{
+    const struct record_completion *c = (const void *)held->payload;
+    int64_t before = plane->held.read_done_ns;
+    if (c->command != RECORD_AGENT_QUERY && c->command != RECORD_FETCH &&
+        c->command != RECORD_READ_KEYS)
+        return held->start_ns;
+    plane->held.read_done_ns = now;
+    return before > held->start_ns ? before : held->start_ns;
+}
+
 int output_send_due(struct data_plane *plane)
 {
     struct held_record *held;
@@ -62,7 +75,7 @@ int output_send_due(struct data_plane *plane)
         if (held->type == RECORD_COMPLETION) {
             struct record_completion *completion = (void *)held->payload;
             int64_t now = clock_now_ns();
-            completion->busy_ns = (uint64_t)(now - held->start_ns);
+            completion->busy_ns = (uint64_t)(now - busy_since(plane, held, now));
             plane->drive.counters.lag_ns += (uint64_t)(now - held->due_ns);
         }
         status = send(plane, held->type, held->payload, held->bytes);

@@ -33,6 +33,7 @@ struct held_output {
         struct held_record *first, *last;
     } streams[HELD_STREAMS];
     uint64_t next_order, bytes; /* of all payloads */
+    int64_t read_done_ns;       /* when a query, FETCH or READ_KEYS was last answered */
 };
 
 /* A record of its own with room for `room` bytes; NULL without memory. Free it, or add it. */

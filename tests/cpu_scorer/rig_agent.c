@@ -35,8 +35,6 @@ static void agent_complete(struct rig_agent *a, const struct record_header *head
                                   .detail = detail,
                                   .flash_read_bytes = 1000,
                                   .flash_write_bytes = 100,
-                                  /* as one that waits in a modelled drive says */
-                                  .busy_ns = command == RECORD_FETCH ? 1000000000 : 0,
                                   .link_kv_bytes = 10 * count,
                                   .link_key_bytes = command == RECORD_READ_KEYS ? detail : 0};
     bool slow = atomic_load_explicit(&a->slow, memory_order_relaxed);

@@ -67,9 +67,8 @@ static void run_rows(struct rig_options o, const struct kv_selection_settings *h
                      uint64_t hashes[ROWS])
 {
     struct rig_request *q[ROWS];
-    int64_t began = clock_now_ns();
     struct rig *r = begin(o, how, q);
-    uint64_t moved = 0, busy_ns = 0;
+    uint64_t moved = 0;
     for (int i = 0; i < STEPS; i++)
         assert_int_equal(decode(r, q), 0);
     for (uint32_t i = 0; i < ROWS; i++) {
@@ -77,9 +76,7 @@ static void run_rows(struct rig_options o, const struct kv_selection_settings *h
         struct scorer_stats s = gpu_end(q[i]);
         assert_int_equal(s.selection_hash, hashes[i]);
         moved += s.promoted;
-        busy_ns += s.drives[0].score_ns + s.drives[0].fetch_ns;
     }
-    assert_true(busy_ns <= (uint64_t)(clock_now_ns() - began)); /* no moment counts twice */
     assert_true(o.placement != PLACEMENT_BKP || moved > 0);
     assert_int_equal(r->n_failures, 0);
     rig_stop(r);

@@ -128,6 +128,34 @@ static void test_a_slow_demote_holds_nobody_else_up(void **state)
     scene_close(&s);
 }
 
+/* Those that wait in the modelled flash for each other: no moment is the time of two of them. */
+static void test_the_time_of_what_waits_is_counted_once(void **state)
+{
+    struct csd_model crawling = slow;
+    struct wanted wanted[4];
+    struct scene s;
+    uint64_t busy_ns = 0;
+
+    (void)state;
+    random_seed(87);
+    crawling.latency_us = 0;
+    crawling.flash = 0.0005; /* a page: 8 ms */
+    scene_prepare(&s, COLD_NO_POSITION);
+    data_plane_set_model(&s.plane, &crawling);
+    scene_start(&s);
+    s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};
+    expect(&s, push_demote(&s, 0, 300), RECORD_DEMOTE, 0);
+    commit(&s, 0, 0, 0, 300);
+    int64_t start = clock_now_ns();
+    for (int i = 0; i < 4; i++)
+        push_fetch(&s, &wanted[i], 0, 0);
+    for (int i = 0; i < 4; i++)
+        busy_ns += collect_fetch(&s, &wanted[i]).busy_ns;
+    assert_true(busy_ns <= (uint64_t)(clock_now_ns() - start));
+    assert_true(busy_ns >= 4 * 8000000);
+    scene_close(&s);
+}
+
 static void test_background_work_waits_for_the_modelled_flash(void **state)
 {
     struct csd_model crawling = slow;
@@ -274,6 +302,7 @@ int main(void)
         TEST(test_each_command_takes_its_modelled_time),
         TEST(test_the_scorer_is_charged_the_bytes_that_it_takes),
         TEST(test_a_slow_demote_holds_nobody_else_up),
+        TEST(test_the_time_of_what_waits_is_counted_once),
         TEST(test_background_work_waits_for_the_modelled_flash),
         TEST(test_a_trim_is_answered_after_the_demotes_it_took_along),
         TEST(test_answers_are_the_same_under_every_model),
