@@ -5,11 +5,11 @@
  * harden_confine (workers and the gateway, before their first thread): a seccomp filter that
  * refuses system calls no worker makes (errno EPERM, the process goes on), where the caller names
  * all files it uses Landlock rules for these, and a limit of descriptors. What each process may do:
- * docs/hardening.md. Who calls it: main.c of the coordinator and of the gateway,
- * proto/worker_link.c. Not in force: under sanitizers (LeakSanitizer traces its own process) and
- * with HILL_HARDEN=off in the environment. Concurrency: call it with one thread; later threads and
- * programs inherit it. Failure: what the kernel does not have is left out, and the text says so: a
- * kernel without it is no reason not to work.
+ * docs/hardening.md. Who calls it: the coordinator, the gateway, a listening agent; the workers by
+ * way of proto/worker_link.c; hillctl doctor asks. Not in force: under sanitizers (LeakSanitizer
+ * traces its own process) and with HILL_HARDEN=off in the environment. Concurrency: call it with
+ * one thread; later threads and programs inherit it. Failure: what the kernel does not have is left
+ * out, and the text says so: a kernel without it is no reason not to work.
  */
 #pragma once
 

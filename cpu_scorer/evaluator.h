@@ -13,7 +13,7 @@
  * every token that is placed (append) and makes its plane for the cold pool; a query goes through
  * begin, step until that has said done, finish. From begin to finish nothing that the tables say of
  * the query's sequence moves; other rows' answers may bring entries of their own up [I4].
- * Who calls it: intake.c, demotion.c, query.c; data thread alone. Failure: a query that fails, in
+ * Who calls it: intake, demotions and queries; data thread alone. Failure: a query that fails, in
  * whichever step, is settled: nothing of it is out any more when settle has said done.
  */
 #pragma once

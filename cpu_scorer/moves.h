@@ -23,8 +23,8 @@
  * records decide, not the clock: a replay of a recording moves the same.
  *
  * Words flip here and in demotions_pump alone, both only while no query of theirs is scored [I4];
- * COMMIT, RELEASE and AGENT_QUERY share an ordered ring. Who calls it: scorer.c, query.c,
- * requests.c.
+ * COMMIT, RELEASE and AGENT_QUERY share an ordered ring. Who calls it: the data thread's loop,
+ * queries, and whatever begins or ends a sequence.
  * Failure: what finds no room stays where it is, and the placement is told so.
  */
 #pragma once

@@ -11,9 +11,9 @@
  * flash later (cold_pool_write_directory); digests of committed slots are read from flash for every
  * query, but for those in the drive's DRAM (cold_pool_limit_dram); a stripe belongs to one
  * (sequence, layer) until it is trimmed.
- * Who calls it: commands.c. Concurrency: one thread. Failure: HILL_E_PROTOCOL for a command that
- * does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose checksum is wrong,
- * what the drive reports; a line in why.
+ * Who calls it: the agent's commands. Concurrency: one thread. Failure: HILL_E_PROTOCOL for a
+ * command that does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose checksum
+ * is wrong, what the drive reports; a line in why.
  */
 #pragma once
 

@@ -24,8 +24,7 @@
  * other rows of a step or timing: the same input gives the same bits on one device.
  * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use),
  * HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call out of
- * order or out of range). why names it. Who calls it: worker.c, schedule.c, request.c, resume.c,
- * past.c, mend.c, selected*.c, stored.c, probe_heads.c, step*.c, logits_file.c, a benchmark and
+ * order or out of range). why names it. Who calls it: the rest of this folder, a benchmark and
  * tests. Concurrency: one thread.
  */
 #pragma once

@@ -6,7 +6,7 @@
  * draw. The random number is a function of (seed, position) only [I8], so a request resumed
  * anywhere goes on with the same tokens. Equal logits rank by id, lower first, so that no sort's
  * mood shows. Tokens that are not allowed are passed over before the chain, as if the vocabulary
- * had none of them. Who calls it: request.c. Concurrency: one thread per struct.
+ * had none of them. Who calls it: requests. Concurrency: one thread per struct.
  */
 #pragma once
 

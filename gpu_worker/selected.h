@@ -11,10 +11,10 @@
  * decodes over the entries of a prompt that was read whole, and leaves these to others. (Where the
  * other tokens stay away from decode, too: away.h.) Taken for plain, full chunks with keys, of
  * which the tiers have half at most, before a rest of one prefill chunk; else, and when something
- * read is damaged, all is read before anything is computed (stored.h). Who calls it: request.c,
- * schedule.c, away.c. Concurrency: the data loop's thread; reads are made by span_reader.h's.
- * Failure: of the store: as above; of device, scorer and rings, and of a drive that answers no read
- * for 60 s: the request ends. Later ones read all from such a drive.
+ * read is damaged, all is read before anything is computed (stored.h). Who calls it: requests and
+ * the schedule. Concurrency: the data loop's thread; reads are made by span_reader.h's. Failure: of
+ * the store: as above; of device, scorer and rings, and of a drive that answers no read for 60 s:
+ * the request ends. Later ones read all from such a drive.
  */
 #pragma once
 

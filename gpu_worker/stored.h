@@ -10,8 +10,8 @@
  * (READ), wherever they lie; others decode meanwhile, and the next prompt waits, since it may begin
  * with the same tokens. A thread of the store's writes them; how long a slow drive may hold a
  * request: stored_leave.c. Which tokens are plain, and who takes the others: prefix/chunk_tree.h.
- * Who calls it: request.c, schedule.c, worker.c. Concurrency: the data loop's thread. Failure: of
- * the store: a line, and it is computed, or not left; of scorer and rings: the request ends.
+ * Who calls it: requests and the schedule. Concurrency: the data loop's thread. Failure: of the
+ * store: a line, and it is computed, or not left; of scorer and rings: the request ends.
  */
 #pragma once
 

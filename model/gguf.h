@@ -5,11 +5,11 @@
  * against the file before it is used. Nothing is copied but the directory; strings and tensor data
  * point into the mapping. Source: the public GGUF specification. Types read: those of blocks.h
  * (others are called by name when refused). Who calls it: coordinator (metadata, tokenizer),
- * gpu_worker (weights), mkmodel's tests. Failure: HILL_E_DAMAGED (truncated, wrong magic, absurd
- * count, offset outside the file), HILL_E_UNSUPPORTED (version, big endian, tensor type, array of
- * arrays), HILL_E_NOMEM, HILL_E_IO and the other codes of hill_from_errno; why names the file and
- * the field. Concurrency: read-only after open. A file cut short while it is mapped ends the
- * process (SIGBUS).
+ * gpu_worker (weights), chat/, tools/mkmodel, tools/eval. Failure: HILL_E_DAMAGED (truncated, wrong
+ * magic, absurd count, offset outside the file), HILL_E_UNSUPPORTED (version, big endian, tensor
+ * type, array of arrays), HILL_E_NOMEM, HILL_E_IO and the other codes of hill_from_errno; why names
+ * the file and the field. Concurrency: read-only after open. A file cut short while it is mapped
+ * ends the process (SIGBUS).
  */
 #pragma once
 

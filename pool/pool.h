@@ -19,8 +19,9 @@
  * writing one cannot tear another. Slot ids stay below 2^31. Superblock and every record carry a
  * checksum over all their bytes; records also the generation. Invariants: a slot counts only once
  * its bit in the directory is set; bits are set after entry and digest are on flash. Who calls it:
- * csd_agent (owner while it lives), the scorer for sizes. This library does plain pread/pwrite for
- * superblock and directory; the agent streams the rest itself at the offsets given here.
+ * csd_agent (owner while it lives), scorer and coordinator for sizes, tools/fsck. This library does
+ * plain pread/pwrite for superblock and directory; the agent streams the rest itself at the offsets
+ * given here.
  * Failure: HILL_E_DAMAGED (checksum, magic, truncated), HILL_E_UNSUPPORTED (version),
  * HILL_E_NOSPACE, HILL_E_INVALID (foreign fingerprint). Concurrency: one thread per file and
  * directory.

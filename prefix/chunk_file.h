@@ -12,7 +12,7 @@
  * checksum says what did not arrive. A parent is named by slot and stamp, and no two chunks ever
  * have one stamp. Two locks: the coordinator's on chunks.index, so that a second pipeline is
  * refused as it starts, and the GPU worker's on chunks.data, so that a successor waits for one that
- * is about to die. Who calls it: drive_store.c; the coordinator (chunk_file_hold). Concurrency: one
+ * is about to die. Who calls it: this folder; the coordinator (chunk_file_hold). Concurrency: one
  * caller. Failure: HILL_E_DAMAGED (no such file's format or version, a wrong checksum: why names
  * the file and the field), HILL_E_INVALID (of another model, a cap that holds no chunk),
  * HILL_E_BUSY (another pipeline's), what errno says. Nothing is used before it is checked.
