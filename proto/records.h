@@ -5,7 +5,8 @@
  * Every record starts with struct record_header. All numbers little endian, fixed width; arrays
  * follow the struct at the offsets named. A receiver checks epoch, ids and every count against the
  * record's size before use (records.c). Rings (proto/layout.h says where they lie):
- * - append, GPU worker to scorer: SEQ_BEGIN, RESUME, APPEND, MASS, STEP_END, SEQ_END, in order;
+ * - append, GPU worker to scorer: PROMPT (where rings are recorded), SEQ_BEGIN, RESUME, APPEND,
+ *   MASS, STEP_END, SEQ_END, in order;
  * - query, GPU worker to scorer: QUERY (refers to appended tokens by N; the scorer drains append up
  *   to N first), READS_DONE, READ;
  * - selection, scorer to GPU worker: SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer
