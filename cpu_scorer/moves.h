@@ -53,5 +53,6 @@ void moves_leave_drives(struct core *c, const struct sequence *s);
 /* A query of this layer has been answered, and what it had to upload from the drive lies in
  * staging. What pays moves up out of there. The answer's `positions` are used up. */
 void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct answer *a);
-/* Go on with all sequences' moves. Only while no query is scored. */
+/* Go on with all sequences' moves. Only while no query is scored. 1: something moved, 0: nothing
+ * did. */
 int moves_pump(struct demotions *d);

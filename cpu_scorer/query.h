@@ -45,7 +45,7 @@ struct query {
     uint32_t n_read;   /* of a READ: the last of them */
     bool ahead;        /* the same: the newest READ's entries are still to be read */
     uint64_t request_id;
-    const float *vector; /* [n_heads][head_dim] */
+    const float *vector; /* FP32 [n_heads][head_dim] */
     float *own_vector;   /* a copy of the record's: the ring's bytes are given back */
     struct sequence *sequence;
     struct kv_selector *selector;

@@ -19,6 +19,7 @@ struct requests {
     struct evaluator *evaluator;
 };
 
+/* Fills in the struct and takes the completions of TRIM; cannot fail. */
 void requests_init(struct requests *rs, struct core *core, struct agent *agent,
                    struct demotions *demotions, struct evaluator *evaluator);
 

@@ -61,11 +61,12 @@ struct gguf_tensor {
 
 struct gguf_file;
 
+/* Map and check the file; on failure *out is NULL. */
 int gguf_open(struct gguf_file **out, const char *path, struct hill_why *why);
-void gguf_close(struct gguf_file *file);
+void gguf_close(struct gguf_file *file); /* NULL allowed */
 
 uint64_t gguf_file_bytes(const struct gguf_file *file);
-const char *gguf_path(const struct gguf_file *file);
+const char *gguf_path(const struct gguf_file *file); /* as it was opened with */
 
 /* Tells a file's content apart from another's: a hash of everything before the tensors' data
  * (metadata, vocabulary, directory) and of 4 KiB at the head, in the middle and at the end of each

@@ -40,6 +40,7 @@
 #define POOL_UUID_BYTES    16u
 #define POOL_UUID_TEXT     37u /* bytes of "xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx" and its end */
 
+/* Where everything lies in a pool; offsets and sizes in bytes. */
 struct pool_layout {
     struct kv_geometry geometry;
     uint32_t stripe_slots; /* S: multiple of 256, 256..4096 */
@@ -132,6 +133,7 @@ struct pool_directory {
 /* As people write it; returns out. */
 const char *pool_uuid_print(char out[POOL_UUID_TEXT], const uint8_t uuid[POOL_UUID_BYTES]);
 
+/* The low 32 bits of XXH3 of the entry. */
 uint32_t pool_entry_checksum(const void *entry, uint32_t entry_bytes);
 
 /* Reserve the file's space (HILL_E_NOSPACE with needed and free bytes in why), write superblock and
