@@ -246,7 +246,7 @@ void request_cancel(struct service *sv, struct request *r);
 void request_fail(struct service *sv, struct request *r, int code, const char *text);
 /* Removed with its log, without a word: nobody waits for it any more. */
 void request_drop(struct service *sv, struct request *r);
-/* How often the supervisor script started this coordinator again. */
+/* How often the launcher (scripts/hillinfer) started this coordinator again. */
 uint32_t coordinator_restarts(void);
 
 /* ---- service_follow.c ---- */

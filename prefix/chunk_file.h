@@ -6,7 +6,7 @@
  *     chunks.index   struct chunk_file_header, filled up to CHUNK_FILE_HEAD; then a struct
  *                    chunk_record a slot (all zero: the slot is free)
  *     chunks.data    slot_bytes a slot: [layer][token] entries, K then V of all KV heads in FP16
- * A record is 512 bytes, which a drive writes whole or not at all, with a checksum of its own and
+ * A record is 512 bytes, which a disk writes whole or not at all, with a checksum of its own and
  * one of its slot's entries; it is cleared before the slot is written over and written after it.
  * So whenever a process is killed a slot is whole or free, without a flush; after a power cut a
  * checksum says what did not arrive. A parent is named by slot and stamp, and no two chunks ever
