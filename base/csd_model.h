@@ -6,9 +6,8 @@
  * base/device_model.h makes times of them. `cpu` stands in for a slower host's scoring of digests
  * (not for policies that evaluate keys) and is 0 (and not printed) unless it is named. Keys that a
  * text does not name keep what is in force; with none in force, the figures of a SmartSSD below.
- * Who calls it: proto/options_hill.c, the coordinator, hillctl; proto/validate.c checks ranges with
- * it. Concurrency: stateless. Failure: HILL_E_INVALID with the key at fault; nothing is changed
- * then.
+ * Who calls it: the options, the coordinator, hillctl; proto/validate.c checks ranges with it.
+ * Concurrency: stateless. Failure: HILL_E_INVALID with the key at fault; nothing is changed then.
  */
 #pragma once
 

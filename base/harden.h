@@ -7,10 +7,11 @@
  * for signals to other processes and, where the caller names all files it uses, for these, and a
  * limit of descriptors. An io_uring has to be made before: the filter sees nothing of what goes
  * through one. What each process may do, and with which kernel: docs/hardening.md. Who calls it:
- * main.c of the coordinator and of the gateway, proto/worker_link.c. Not in force: under sanitizers
- * (LeakSanitizer traces its own process) and with HILL_HARDEN=off in the environment. Concurrency:
- * call it with one thread; later threads and programs inherit it. Failure: what the kernel does not
- * have is left out, and the text says so: a kernel without it is no reason not to work.
+ * the coordinator, the gateway, a listening agent; the workers by way of proto/worker_link.c;
+ * hillctl doctor asks. Not in force: under sanitizers (LeakSanitizer traces its own process) and
+ * with HILL_HARDEN=off in the environment. Concurrency: call it with one thread; later threads and
+ * programs inherit it. Failure: what the kernel does not have is left out, and the text says so: a
+ * kernel without it is no reason not to work.
  */
 #pragma once
 

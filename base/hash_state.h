@@ -5,7 +5,7 @@
  * What: a restored session's selection_hash and logits_hash go on where the saved one's stopped, so
  * that they equal those of a run that was never interrupted. xxHash says that the state's layout is
  * its own: the bytes carry the library's version and are taken by the same version only. Who calls
- * it: gpu_worker, cpu_scorer. Concurrency: pure functions.
+ * it: gpu_worker, cpu_scorer, coordinator, session. Concurrency: pure functions.
  */
 #pragma once
 

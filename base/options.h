@@ -5,11 +5,10 @@
  * 1`, HILL_HOT_MB=64 and `hot-mb = 64` of the INI file that --config (or HILL_CONFIG) names, checks
  * each value strictly against type and range, and prints --help. A table can be foreign: its names
  * are accepted (and ignored) in the environment and the INI file, so that programs share one file,
- * but not on the command line. Who calls it: every program; workers by way of
- * proto/worker_link.h. Concurrency: none (start-up); the result is read-only. Failure:
- * HILL_E_INVALID and one line in why: unknown option or INI key, missing value, "12x", overflow,
- * out of range, leftover argument, damaged INI file. HILL_E_IO and HILL_E_PERMISSION when the INI
- * file cannot be read.
+ * but not on the command line. Who calls it: every program; workers by way of proto/worker_link.h.
+ * Concurrency: none (start-up); the result is read-only. Failure: HILL_E_INVALID and one line in
+ * why: unknown option or INI key, missing value, "12x", overflow, out of range, leftover argument,
+ * damaged INI file. HILL_E_IO and HILL_E_PERMISSION when the INI file cannot be read.
  */
 #pragma once
 

@@ -15,7 +15,7 @@
  * beside the others); RUNNING -> CANCELLING -> FINISHING. A request that another coordinator has
  * left in its token log is AWAITED until its client comes back -> WAITING; one with a log is
  * DELIVERED before it is removed. Both are parked: they run nowhere and wait for no slot. Who calls
- * it: pipeline.c and its parts. Concurrency: one thread. Failure: codes as documented; sends
+ * it: the coordinator's service. Concurrency: one thread. Failure: codes as documented; sends
  * nothing itself.
  */
 #pragma once

@@ -5,9 +5,9 @@
  * What: binds worker.sock, heartbeat.sock and control.sock in the run folder; receives, finds the
  * row of {message, sender} and calls its handler; sends to workers and clients. Supervisor and
  * service register their rows (supervisor.h, service.h); nobody else reads a socket. Who calls it:
- * pipeline.c, supervisor.c and the parts of the service. Concurrency: one thread. Failure: a
- * message that is malformed, of nobody known or in no row of its sender is counted, answered with a
- * Reply, and otherwise without effect.
+ * the coordinator's pipeline, supervisor and service. Concurrency: one thread. Failure: a message
+ * that is malformed, of nobody known or in no row of its sender is counted, answered with a Reply,
+ * and otherwise without effect.
  */
 #pragma once
 

@@ -20,6 +20,9 @@
 #include "coordinator/request_book.h"
 #include "coordinator/supervisor.h"
 
+/* A function (void *owner, struct arrival *a) below is the handler of one message, in the table of
+ * service.c; owner is the service. */
+
 #define TRACE_TURNS 16u /* of a sequence: who watches the stages looks five times a second */
 
 /* Whose a sequence is and has been: a ring. */
@@ -74,15 +77,17 @@ void service_close(struct service *sv); /* safe on a zeroed struct */
 /* Deadlines; with all workers ready: measures where that is due, else starts what waits. True: the
  * pipeline is ready and nothing is being measured. */
 bool service_tick(struct service *sv, int64_t now_ns);
-int64_t service_next_ns(const struct service *sv);
+int64_t service_next_ns(const struct service *sv); /* when it has something to do by itself */
 
 /* ---- service_trace.c: stage events, from the workers to the client that watches ---- */
+/* A client begins, goes on with or ends the watch; the workers' events go to it. */
 void trace_ask(void *owner, struct arrival *a);
 void trace_pass_on(void *owner, struct arrival *a);
 /* From now on a sequence is this request's; 0: nobody's. */
 void trace_note_turn(struct service *sv, uint32_t sequence, uint64_t request);
 
 /* ---- service_csd_model.c: the device model ---- */
+/* A client changes the model of a drive; an agent says what was counted. */
 void csd_model_take_change(void *owner, struct arrival *a);
 void csd_model_take_counters(void *owner, struct arrival *a);
 /* An agent says Hello: another process, which counts from 0. */
@@ -98,6 +103,7 @@ struct profile_wire {
     Hill__Profile profile;
     Hill__Rates rates, spread;
 };
+/* A client wants both sides measured; the scorer has measured them. */
 void profile_take_request(void *owner, struct arrival *a);
 void profile_take_result(void *owner, struct arrival *a);
 /* How long the stages of the last queries took, and what they uploaded: beta follows. */
@@ -105,7 +111,7 @@ void profile_take_stages(void *owner, struct arrival *a);
 /* With all workers ready: measures, when --beta auto wants to know and no request runs. False: not
  * yet, nothing is to be started. */
 bool profile_tick(struct service *sv, int64_t now_ns);
-int64_t profile_next_ns(const struct service *sv);
+int64_t profile_next_ns(const struct service *sv); /* when profile_tick is to be called again */
 /* The epoch ends: what was asked will not be answered. */
 void profile_interrupt(struct service *sv);
 /* What is told to the scorer; M_0 bounds it there. */
@@ -117,12 +123,14 @@ Hill__Profile *profile_show(const struct service *sv, struct profile_wire *wire)
 
 /* ---- service_saves.c ---- */
 struct session_terms;
+/* A client wants a request saved; the GPU worker has saved it, or not. */
 void session_take_save(void *owner, struct arrival *a);
 void session_on_saved(void *owner, struct arrival *a);
 /* A save that was ordered will not come: its client is told. */
 void session_save_lost(struct service *sv, struct request *r, const char *reason);
 /* A worker has died: the same, and what a killed one left of the file is removed. */
 void session_save_interrupted(struct service *sv, struct request *r);
+/* What a file that is saved under this selection will have to be restored under. */
 void session_fill_terms(struct service *sv, const struct kv_selection_settings *selection,
                         struct session_terms *out);
 /* out points into terms and at path. */
@@ -131,6 +139,7 @@ void session_to_wire(struct service *sv, const struct request *r, const char *pa
 
 /* ---- service_log.c ---- */
 #define REQUEST_LOG_NAME_BYTES 40u
+/* The folder of the token logs; a request's file in it. */
 void request_logs_folder(const struct service *sv, char out[HILL_PATH_BYTES + 16]);
 void request_log_name(char out[REQUEST_LOG_NAME_BYTES], uint64_t run_id, uint64_t id);
 /* When a request was accepted, by this boot's clock. */
@@ -151,6 +160,7 @@ void request_log_selected(struct request *r);
 void request_log_start(struct request *r);
 /* The GPU worker may make tokens beyond these. */
 void request_logs_tell_taken(struct service *sv);
+/* Flushes the logs that are due (--log-fsync); when the next one is. */
 void request_logs_flush(struct service *sv, int64_t now_ns);
 int64_t request_logs_flush_ns(const struct service *sv);
 
@@ -188,6 +198,7 @@ int prefix_find_named(const struct service *sv, uint64_t id, const struct prefix
 void request_send(struct service *sv, struct request *r, const Hill__Message *message);
 /* serial: of the Follow that it answers, or 0. */
 void request_send_accepted(struct service *sv, struct request *r, uint32_t serial);
+/* A piece of text, with the token whose it is (TEXT_NO_TOKEN: none). */
 void request_send_text(struct service *sv, struct request *r, const char *text, uint64_t length,
                        uint32_t token, double logprob);
 /* A token that the client has not got; HILL_E_NOMEM. */
@@ -227,6 +238,7 @@ bool requests_keep_tiers(const struct service *sv);
 void requests_interrupt(struct service *sv, bool counts);
 /* Does a running request still read its prompt, or could not go on yet in another epoch? */
 bool requests_reading(const struct service *sv);
+/* Every request gets its Summary with this, and is removed. */
 void requests_end_all(struct service *sv, Hill__FinishReason finish, int code, const char *text);
 /* May remove the request. */
 void request_cancel(struct service *sv, struct request *r);
@@ -234,13 +246,14 @@ void request_cancel(struct service *sv, struct request *r);
 void request_fail(struct service *sv, struct request *r, int code, const char *text);
 /* Removed with its log, without a word: nobody waits for it any more. */
 void request_drop(struct service *sv, struct request *r);
-/* How often the supervisor script started this coordinator again. */
+/* How often the launcher (scripts/hillinfer) started this coordinator again. */
 uint32_t coordinator_restarts(void);
 
 /* ---- service_follow.c ---- */
 /* What a coordinator that was killed in this run folder has left: AWAITED, each. Before the first
  * epoch: whether it keeps the tiers depends on them. */
 void requests_take_over(struct service *sv);
+/* A client comes back to its request; it has the Summary, and the log goes. */
 void follow_take(void *owner, struct arrival *a);
 void delivered_take(void *owner, struct arrival *a);
 /* A client has sent the order of a request that is here already: it follows it. False: it is new.
@@ -248,6 +261,7 @@ void delivered_take(void *owner, struct arrival *a);
 bool follow_instead(struct service *sv, const struct proto_address *from, uint64_t key);
 
 /* ---- service_model.c ---- */
+/* What the model is (template, vocabulary); a text's tokens; tokens' text. */
 void model_take_info_request(void *owner, struct arrival *a);
 void model_take_tokenize(void *owner, struct arrival *a);
 void model_take_detokenize(void *owner, struct arrival *a);
@@ -255,6 +269,7 @@ void model_take_detokenize(void *owner, struct arrival *a);
 uint32_t model_answer_end(const struct tokenizer *tokenizer, const char *text, uint64_t bytes);
 
 /* ---- service_intake.c ---- */
+/* A client's Generate, or Cancel. */
 void request_take_generate(void *owner, struct arrival *a);
 void request_take_cancel(void *owner, struct arrival *a);
 /* A prompt as a client has sent it: ids, else pieces, else a text. */
@@ -277,5 +292,6 @@ int request_accept(struct service *sv, const struct proto_address *from, struct 
                    const char *save_path, uint64_t key, struct hill_why *why);
 
 /* ---- service_restore.c, service_status.c ---- */
+/* A client wants a saved session to go on; or the status. */
 void session_take_restore(void *owner, struct arrival *a);
 void status_take_request(void *owner, struct arrival *a);

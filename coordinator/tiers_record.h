@@ -6,9 +6,10 @@
  * what was free then: the next coordinator measures others. It is written after an epoch's
  * segments are there and before any worker is told of them; who finds it after a kill has segments
  * that fit, or none. Which request has which slot is in the token logs. In the run folder, not in
- * the state folder: like the segments it is of no use after a boot. Who calls it: run_folder.c
- * (reads it before it removes segments), supervisor.c. Concurrency: one thread. Failure: a file
- * that cannot be written is a line and no file, one that is damaged is none: then nothing outlives.
+ * the state folder: like the segments it is of no use after a boot. Who calls it: the coordinator:
+ * run_folder.c before it removes segments, and the supervisor. Concurrency: one thread. Failure: a
+ * file that cannot be written is a line and no file, one that is damaged is none: then nothing
+ * outlives.
  */
 #pragma once
 

@@ -18,9 +18,9 @@
  * log ends before it. Without header or ORDER there is nothing to go on with: HILL_E_DAMAGED.
  * What survives: a write survives the process. It survives a power cut from the flush on that
  * flush_ms orders (--log-fsync).
- * Who calls it: service_log.c, service_follow.c. Concurrency: one thread; a file is one log's.
- * Failure: codes with one line that names the file; a record that could not be written whole is
- * taken back, and what was there before stays readable.
+ * Who calls it: the coordinator's service. Concurrency: one thread; a file is one log's. Failure:
+ * codes with one line that names the file; a record that could not be written whole is taken back,
+ * and what was there before stays readable.
  */
 #pragma once
 

@@ -4,10 +4,10 @@
  *
  * What: fork and exec of a program in the coordinator's own folder, with a clean signal mask and
  * SIGTERM at the parent's death; a pidfd for each, which can be polled for its end. And a question
- * to a program there, which ends with the answer. Who calls it: supervisor.c, settings.c.
- * Concurrency: one thread, and the same one as long as the process lives (the parent-death signal
- * follows the thread that forked). Failure: an exec that fails is reported here, not as a child
- * that dies.
+ * to a program there, which ends with the answer. Who calls it: the coordinator's supervisor and
+ * settings. Concurrency: one thread, and the same one as long as the process lives (the
+ * parent-death signal follows the thread that forked). Failure: an exec that fails is reported
+ * here, not as a child that dies.
  */
 #pragma once
 

@@ -6,10 +6,10 @@
  * worker's state; worker_table_due says what has to be done now. It starts and signals nothing
  * itself: worker_process.h is the mechanism. Time is passed in, so tests run on a clock of their
  * own. Policy: a process that made progress (a unit of work, a token of the pipeline, READY for
- * 10 s) is started again at once; each death in a row without progress doubles the wait, from
+ * 10 s) is started again after 20 ms; each death in a row without progress doubles the wait, from
  * 0.25 s to 30 s, and after the tenth (the fifth, when it was never Ready) it is given up. Who
- * hangs gets SIGTERM, and SIGKILL 0.5 s later; who is told to end has 5 s. Who calls it: pipeline.c
- * and its parts. Concurrency: one thread.
+ * hangs gets SIGTERM, and SIGKILL 0.5 s later; who is told to end has 5 s. Who calls it: the
+ * coordinator's supervisor. Concurrency: one thread.
  */
 #pragma once
 

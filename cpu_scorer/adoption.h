@@ -11,8 +11,8 @@
  * the end of that step, but for damaged entries, which the GPU worker brings, and for steps from a
  * damaged decoded token on, which are made again. What selections depend on is the same then: which
  * tokens there are. What answers do not depend on begins anew: what the GPU holds, counts of the
- * placement, copies in the cold pool. Who calls it: requests.c, scorer.c. Failure: the sequence is
- * freed and its request begins anew; no entry is used that its check does not fit.
+ * placement, copies in the cold pool. Who calls it: the data thread's loop, and admission. Failure:
+ * the sequence is freed and its request begins anew; no entry is used that its check does not fit.
  */
 #pragma once
 

@@ -5,7 +5,7 @@
  * nothing flips between that and the answer. What the GPU lacks takes a GPU slot and a staging slot
  * (an upload) [I12]; hot entries are read in place where the GPU worker can. Gathering brings what
  * is not in staging yet: cold entries by FETCH, hot ones by copies.
- * Who calls it: query.c, holding.c, moves.c. Failure: codes; a FETCH that fails says so in
+ * Who calls it: queries, their holding, and moves. Failure: codes; a FETCH that fails says so in
  * `status`; a staging slot that a lost agent may still write to is not given back in this epoch.
  */
 #pragma once

@@ -5,7 +5,7 @@
  * What: struct core is the ground of one scorer (scorer.h): nothing in it acts. Modules above it
  * have state of their own and know those below them alone (README.md has the map). A sequence is
  * one request in one slot; its layers say how far it is placed and what is on its way. Who calls
- * it: the data thread; the pool's threads read the tiers of a job. Failure: a request fails with
+ * it: the data thread; scoring threads read the tiers of a job. Failure: a request fails with
  * core_fail, once; the others go on.
  */
 #pragma once
@@ -38,14 +38,14 @@ enum sequence_state {
 
 struct layer_state {
     uint32_t appended;    /* tokens placed: 0 .. appended-1 */
-    uint32_t uncommitted; /* of them on their way from the append ring to the cold pool */
+    uint32_t uncommitted; /* of the appended: on their way from the append ring to the cold pool */
     uint32_t moving;      /* hot tokens on their way down */
     uint32_t weighed; /* h2o: tokens whose mass in the prompt's queries has come: 0 .. weighed-1 */
-    uint32_t low;     /* no hot token but sinks below this position */
-    /* with a placement of its own; nothing new is ordered before these moves are over */
+    uint32_t low;     /* no hot token but sinks lies below this position */
+    /* The layer's placement; it orders nothing new before the moves in `down` are over. */
     struct placement *placement; /* NULL: by recency */
     uint32_t *kept; /* [max_tokens]: cold slot that holds a copy of a hot token, or COLD_NONE */
-    uint32_t down[MOVES_DOWN]; /* positions */
+    uint32_t down[MOVES_DOWN]; /* positions of the batch on its way down */
     uint32_t n_down;
 };
 
@@ -53,9 +53,9 @@ struct layer_state {
 struct holding {
     uint32_t *staging; /* [gpu_slots] */
     uint32_t n_staging;
-    uint32_t n_newest; /* of a READ: the last of them, when those before them are read */
-    bool reading;      /* it names hot slots of `layer`: none of them is freed */
-    uint32_t layer;    /* ALL_LAYERS: of any, as known queries do */
+    uint32_t n_newest; /* of a READ: the last n of staging; all others have been read */
+    bool reading;      /* the answer names hot slots of `layer`: none of them is freed */
+    uint32_t layer;    /* ALL_LAYERS: of any layer, as known queries' answers do */
 };
 #define ALL_LAYERS UINT32_MAX
 
@@ -105,7 +105,7 @@ struct sequence {
     uint64_t request_id;
     uint32_t index;
     uint32_t prompt_tokens, max_tokens;
-    uint32_t past_tokens;        /* of the prompt: those of a saved session */
+    uint32_t past_tokens;        /* of the prompt: tokens of a saved session */
     uint32_t cold_from, cold_to; /* prompt positions that go straight to the cold pool */
     struct kv_selection_settings settings;
     struct hot_share share;
@@ -113,33 +113,34 @@ struct sequence {
     uint32_t demotes;           /* in flight */
     bool cold_used;             /* a DEMOTE was sent: the agent holds stripes */
     bool moves_wanted;
-    bool sums;      /* h2o: what its prompt attended to comes before its first query */
+    bool sums;      /* h2o: the prompt's sums of attention come before the first query */
     bool reads_hot; /* the GPU worker reads hot entries where they lie */
     uint64_t first_tag, trim_tag;
     uint32_t trims; /* drives, as bits, whose TRIM has no completion yet */
-    /* records of the append ring that wait for the drive, so that others' do not wait with them */
-    bool leaving, begin_held; /* end has come; begin has, and waits until the slot is free */
+    /* Records of the append ring that wait for the drive are kept here [I16]. leaving: `end` has
+     * come; begin_held: `begin` has, and waits until the slot is free. */
+    bool leaving, begin_held;
     struct record_seq_end end;
     struct record_seq_begin begin;
-    uint32_t k_max;         /* of a selection: k at max_tokens */
-    uint32_t staging_max;   /* slots set aside: those of a selection, or of two */
+    uint32_t k_max;         /* the most tokens of a selection */
+    uint32_t staging_max;   /* staging slots set aside: for one selection, or for two */
     struct holding held[2]; /* of the newest selection, and of the one before it */
-    uint32_t known_step;    /* the newest that was asked for with known queries */
-    bool declined;          /* they are to come again as exact ones */
+    uint32_t known_step;    /* the newest step that was asked for with known queries */
+    bool declined;          /* its known queries are to come again as exact ones */
     struct guess guess;
     uint64_t *guess_chosen, *guess_found; /* [n_layers]; NULL: queries are not guessed */
-    uint32_t move_layer;                  /* whose turn it is */
+    uint32_t move_layer;                  /* the layer whose moves come next */
     uint32_t *kept;                       /* [n_layers][max_tokens], NULL: by recency */
     XXH64_state_t *hash;                  /* of the selections */
     XXH64_state_t *hash_before;           /* as it stood when hashed_step began */
-    uint32_t hashed_step;                 /* the newest that it has something of; 0: none */
+    uint32_t hashed_step;                 /* the newest step that is in `hash`; 0: none */
     struct adoption adoption;
     struct damage damage;    /* entries that the GPU worker makes again before anything else */
     uint32_t replay_to;      /* steps up to this one are made again, and are in the hash already */
     uint64_t identity;       /* of the request in all its attempts; 0: nothing of it is kept */
     struct resting rests;    /* of an ended one */
     struct kept_plan plan;   /* of the request that goes on with what rests here */
-    uint64_t bounced_before; /* by a placement that it has no longer */
+    uint64_t bounced_before; /* bounces counted by placements that it has no longer */
     struct scorer_stats stats;
     uint32_t passages[SCORER_PASSAGES]; /* stats.passages.chosen */
     struct step_balance balance;

@@ -11,7 +11,7 @@
  * agent sees after the RELEASE of those slots. An entry that goes from one drive to another
  * (carry.h) does as one from the hot pool, but that its flip frees a slot of the other drive, by
  * RELEASE.
- * Who calls it: intake.c, moves.c, carry.c, requests.c, side_speeds.c. Failure: a DEMOTE that fails
+ * Who calls it: whatever places or moves entries; data thread alone. Failure: a DEMOTE that fails
  * fails its request.
  */
 #pragma once

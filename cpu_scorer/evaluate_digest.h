@@ -3,9 +3,9 @@
  *
  * What: a query's digest goes to the drive (digest_open, digest_relay), which scores its cold
  * tokens; Score Blocks go into the query's selector as they arrive. Several rows' queries may be at
- * the drives; their hot blocks are scored one row after the other. Who calls it: side_speeds.c,
- * and evaluate_digest.c itself. Failure: what the drive did wrong fails the request, and is in
- * `status`.
+ * the drives; their hot blocks are scored one row after the other. Who calls it: evaluators that
+ * score digests on the host, and the measurement of both sides. Failure: what the drive did wrong
+ * fails the request, and is in `status`.
  */
 #pragma once
 

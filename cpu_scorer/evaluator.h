@@ -13,7 +13,7 @@
  * every token that is placed (append) and makes its plane for the cold pool; a query goes through
  * begin, step until that has said done, finish. From begin to finish nothing that the tables say of
  * the query's sequence moves; other rows' answers may bring entries of their own up [I4].
- * Who calls it: intake.c, demotion.c, query.c; data thread alone. Failure: a query that fails, in
+ * Who calls it: intake, demotions and queries; data thread alone. Failure: a query that fails, in
  * whichever step, is settled: nothing of it is out any more when settle has said done.
  */
 #pragma once
@@ -50,24 +50,30 @@ struct evaluator_ops { /* what is NULL has nothing to do */
      * what is kept of them beside their entries (kv_plan_state_bytes) what it was then?
      * HILL_E_DAMAGED, HILL_E_UNSUPPORTED: it begins anew. */
     int (*adopt)(struct evaluator *e, const struct sequence *s);
-    /* the tokens of this record are whole, and none of them is placed yet */
+    /* The tokens of this APPEND are all here, and none of them is placed yet. */
     void (*look)(struct evaluator *e, const struct sequence *s, const struct record_append *r);
-    /* tokens were placed, in order */
+    /* n tokens from position `first` on were placed, in order; entries [n][entry bytes] */
     void (*append)(struct evaluator *e, const struct sequence *s, uint32_t layer, uint32_t first,
                    uint32_t n, const uint8_t *entries);
-    /* what the cold pool keeps of them beside the entries; NULL: the agent makes it */
+    /* Write to `plane` what the cold pool keeps of these tokens beside their entries: groups of
+     * digests, or keys [n][key_bytes]. NULL: the agent makes it. */
     void (*plane)(struct evaluator *e, const struct sequence *s, uint32_t layer,
                   const struct plane_source *from, uint8_t *plane);
-    /* sums of attention of a layer's tokens: those before the first query, and to be saved */
+    /* Sums of attention of a layer's tokens, mass [n]: taken in before the first query; read out to
+     * be saved. */
     void (*add_mass)(struct evaluator *e, const struct sequence *s, uint32_t layer, uint32_t first,
                      uint32_t n, const float *mass);
     void (*read_mass)(const struct evaluator *e, const struct sequence *s, uint32_t layer,
                       uint32_t first, uint32_t n, float *mass);
 
-    uint32_t
-        rows; /* queries between begin and finish at a time: 0, which is 1; or as many as asked */
+    /* queries that may be between begin and finish at once: 0 means 1; UINT32_MAX: all rows in
+     * flight */
+    uint32_t rows;
+    /* The query's tokens are all placed: start. */
     void (*begin)(struct evaluator *e, struct query *q);
+    /* Do what can be done now: enum evaluator_turn, or a negative code: the query fails. */
     int (*step)(struct evaluator *e, struct query *q);
+    /* After a failure: EVALUATOR_DONE when nothing of the query is out any more. */
     int (*settle)(struct evaluator *e, struct query *q);
     /* every token's score is in the query's selector. 0, or an error. */
     int (*finish)(struct evaluator *e, struct query *q);

@@ -125,9 +125,9 @@ struct hkm {
     uint8_t *states;                       /* [n_sequences][n_layers][state_bytes] */
     struct hkm_check *checks;              /* [n_blocks][64] */
     uint64_t identities[KV_MAX_SEQUENCES]; /* of the requests; 0: no checks are made */
-    uint32_t *positions;
-    uint8_t *digests; /* groups: slot i is their token i */
-    uint8_t *entries;
+    uint32_t *positions;                   /* [n_blocks][64] */
+    uint8_t *digests;    /* [n_blocks][4] groups: slot i of a block is token i of its groups */
+    uint8_t *entries;    /* [n_blocks][64][entry_bytes] */
     uint32_t free_block; /* head of the free list */
     uint32_t n_free;
     uint32_t n_unreserved; /* blocks that no list has reserved */

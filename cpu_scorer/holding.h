@@ -18,7 +18,8 @@
  * freed until the step is over. Where an entry has gone to the cold pool, or is on its way, all of
  * a step are declined, since their staging would not be free in time.
  *
- * Who calls it: query.c, requests.c. Failure: codes as documented at each function.
+ * Who calls it: queries and whatever frees slots; data thread alone. Failure: codes as documented
+ * at each function.
  */
 #pragma once
 

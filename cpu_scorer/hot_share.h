@@ -1,5 +1,6 @@
 /*
- * cpu_scorer/hot_share.h - which tokens are hot: by recency under a fixed ratio, for now.
+ * cpu_scorer/hot_share.h - how many tokens of a layer are hot, which of a prompt go cold at once,
+ * and admission.
  *
  * Rule: of n tokens of a layer, h(n) are hot: the sinks and the newest h(n) - sinks.
  *     no cold pool, or beta = 0:  h(n) = min(limit, n)

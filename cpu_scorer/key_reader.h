@@ -9,9 +9,9 @@
  * all of them read at the same time. Windows are given again when they have been evaluated; the
  * last are smaller than the first, since what comes last is evaluated when the drive has nothing
  * more to do. What came over is counted as link_key by its completions. Digests come and are
- * evaluated in whole groups (host-digest). Who calls it: evaluate_mass.c, evaluate_chunks.c,
- * evaluate_host.c; data thread alone. Failure: a query that fails is settled when no command of it
- * is out any more, since the agent may still be writing into a window [I13].
+ * evaluated in whole groups (host-digest). Who calls it: evaluators that read keys or digests
+ * through the windows; data thread alone. Failure: a query that fails is settled when no command of
+ * it is out any more, since the agent may still be writing into a window [I13].
  */
 #pragma once
 

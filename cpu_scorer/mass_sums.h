@@ -6,9 +6,8 @@
  * first, and each step's query writes its sums in place of the oldest of KV_MASS_STEPS; none is
  * changed afterwards. So a step that a death has interrupted has spoilt nothing, and a query that
  * is sent again makes the same sums again. Each has a checksum, which is looked at when a later
- * scorer goes on with them [I25]. Memory: counted in M_0 (kv/plan.h). Who calls it:
- * evaluate_mass.c, data thread alone. Failure: HILL_E_DAMAGED where a step's sums are not there any
- * more.
+ * scorer goes on with them [I25]. Memory: counted in M_0 (kv/plan.h). Who calls it: the evaluator
+ * of h2o, data thread alone. Failure: HILL_E_DAMAGED where a step's sums are not there any more.
  */
 #pragma once
 

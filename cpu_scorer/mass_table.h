@@ -19,6 +19,7 @@
 
 struct mass_table;
 
+/* HILL_E_NOMEM. */
 int mass_table_create(struct mass_table **out, const struct kv_geometry *g,
                       const struct kv_mass_ops *ops, uint32_t ctx_tokens);
 void mass_table_destroy(struct mass_table *t);

@@ -23,8 +23,8 @@
  * records decide, not the clock: a replay of a recording moves the same.
  *
  * Words flip here and in demotions_pump alone, both only while no query of theirs is scored [I4];
- * COMMIT, RELEASE and AGENT_QUERY share an ordered ring. Who calls it: scorer.c, query.c,
- * requests.c.
+ * COMMIT, RELEASE and AGENT_QUERY share an ordered ring. Who calls it: the data thread's loop,
+ * queries, and whatever begins or ends a sequence.
  * Failure: what finds no room stays where it is, and the placement is told so.
  */
 #pragma once
@@ -53,5 +53,6 @@ void moves_leave_drives(struct core *c, const struct sequence *s);
 /* A query of this layer has been answered, and what it had to upload from the drive lies in
  * staging. What pays moves up out of there. The answer's `positions` are used up. */
 void moves_note(struct demotions *d, struct sequence *s, uint32_t layer, struct answer *a);
-/* Go on with all sequences' moves. Only while no query is scored. */
+/* Go on with all sequences' moves. Only while no query is scored. 1: something moved, 0: nothing
+ * did. */
 int moves_pump(struct demotions *d);

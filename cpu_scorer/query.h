@@ -10,12 +10,12 @@
  *     ANSWER  SELECTION goes out; then the trace, and what moves up
  *
  * What: a query is an object; query_step does what can be done now and never waits. full skips
- * SCORE. QUERY_AHEAD has no answer. A READ of a session goes AWAIT, PLAN, GATHER, ANSWER: the last
- * n of its N tokens into the sequence's staging slots, not scored, selected, moved or counted as a
- * hit.
+ * SCORE. QUERY_AHEAD has no answer. A READ (for a saved session, a prompt after kept tokens, the
+ * prefix store, a damaged entry) goes AWAIT, PLAN, GATHER, ANSWER: the last n of its N tokens into
+ * the sequence's staging slots, not scored, selected, moved or counted as a hit.
  * Several may be in flight, each in a place of its own (query_rows.h).
- * Who calls it: query_rows.c. Failure: the answer carries the status; only an interruption leaves a
- * query unanswered (a new epoch asks again).
+ * Who calls it: query_rows.h, which has the rows in flight. Failure: the answer carries the status;
+ * only an interruption leaves a query unanswered (a new epoch asks again).
  */
 #pragma once
 
@@ -45,7 +45,7 @@ struct query {
     uint32_t n_read;   /* of a READ: the last of them */
     bool ahead;        /* the same: the newest READ's entries are still to be read */
     uint64_t request_id;
-    const float *vector; /* [n_heads][head_dim] */
+    const float *vector; /* FP32 [n_heads][head_dim] */
     float *own_vector;   /* a copy of the record's: the ring's bytes are given back */
     struct sequence *sequence;
     struct kv_selector *selector;

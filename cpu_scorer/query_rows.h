@@ -15,6 +15,7 @@
 
 #include "cpu_scorer/query.h"
 
+/* HILL_E_NOMEM. */
 int queries_create(struct queries *qs, struct core *core, struct agent *agent,
                    struct demotions *demotions, struct evaluator *evaluator);
 void queries_destroy(struct queries *qs);

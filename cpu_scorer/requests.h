@@ -5,8 +5,8 @@
  * the drive does not hold up the append ring [I16]: a SEQ_END whose sequence has demotions under
  * way, and a SEQ_BEGIN whose slot or room is still being cleared up, are kept with their sequence
  * and answered later. A SEQ_END takes a kept SEQ_BEGIN back: every one has its answer [I17]. No
- * stripe is reused before the agent has trimmed [I3]. Who calls it: intake.c, scorer.c,
- * side_speeds.c. Failure: the answer carries the status.
+ * stripe is reused before the agent has trimmed [I3]. Who calls it: the data thread's loop and
+ * intake, and the measurement of both sides. Failure: the answer carries the status.
  */
 #pragma once
 
@@ -19,6 +19,7 @@ struct requests {
     struct evaluator *evaluator;
 };
 
+/* Fills in the struct and takes the completions of TRIM; cannot fail. */
 void requests_init(struct requests *rs, struct core *core, struct agent *agent,
                    struct demotions *demotions, struct evaluator *evaluator);
 

@@ -7,8 +7,8 @@
  * new request needs; tokens beyond those that it goes on with are cut, layer by layer from the
  * newest down: a hot one is dropped, a cold one released at the agent, its slot used again later.
  * The placement begins anew with what is where; checks get the new request's identity. Who calls
- * it: requests.c. Concurrency: the data thread. Failure: codes as documented; the sequence is
- * closed then and its request begins anew.
+ * it: admission, and what begins or ends a sequence. Concurrency: the data thread. Failure: codes
+ * as documented; the sequence is closed then and its request begins anew.
  */
 #pragma once
 

@@ -34,7 +34,7 @@ struct scorer_config {
     uint32_t rows;                   /* queries of a layer in flight; 0: 1 */
     uint32_t block_tokens;           /* n of a Score Block */
     uint32_t gpu_slots;              /* per (sequence, layer) */
-    uint32_t hot_blocks;             /* at most */
+    uint32_t hot_blocks;             /* blocks of 64 slots in the hot segment, at most */
     uint32_t demote_slots;           /* at most in one DEMOTE; lowered to what the ring takes */
     double beta;
     bool adapts; /* beta may change while a sequence runs: it gets all the room it may have */
@@ -42,7 +42,7 @@ struct scorer_config {
     bool speculates;               /* queries may be guesses */
     double pin;                    /* bkp, paper; negative: alpha */
     double gpu_drop; /* share of a query's tokens that the GPU does not keep for the next */
-    double margin;   /* bkp: of misses, for moving up; 0: the policy's default */
+    double margin;   /* bkp: misses by which a token must beat its victim; 0: the default */
     uint64_t hot_cap_bytes, gpu_cap_bytes,
         cold_cap_bytes;               /* reported, enforced by the sizes given */
     struct csd_model csd_model;       /* at the beginning */
@@ -53,9 +53,9 @@ struct scorer_config {
         uint32_t n_stripes;      /* 0: no drive is there */
         double speed;            /* against the others'; all 0: not known */
     } drives[LAYOUT_DRIVES_MAX]; /* of several */
-    uint64_t
-        cold_slots; /* that the hot segment has checks for, whatever drive is there; 0: the pool's */
-    bool drains;    /* scorer_drain from the beginning */
+    /* cold slots that the hot segment has checks for, whatever drive is there; 0: the pool's */
+    uint64_t cold_slots;
+    bool drains; /* scorer_drain from the beginning */
     kv_score_fn *score;
     uint32_t policy;     /* enum kv_policy: what it was started with (kv_policy_served) */
     uint32_t importance; /* enum kv_importance: of the queries by which speeds are measured */
@@ -118,10 +118,9 @@ struct scorer_stats {
     uint64_t ever_cold;                /* entries that went to the drive, however often each */
     uint64_t queries, dropped_records; /* of this attempt, as all that is counted */
     uint32_t kept_tokens;              /* at its end: their entries stay */
-    /* of guesses; the counts of each layer, NULL: none, are the scorer's (see holding.h)
-     */
+    /* of guesses; the counts of each layer, NULL: none, are the scorer's (holding.h) */
     uint64_t guess_queries, late_fetches;
-    const uint64_t *guess_chosen, *guess_found;
+    const uint64_t *guess_chosen, *guess_found; /* [n_layers] */
     uint32_t n_layers;
     struct scorer_passages passages;
 };

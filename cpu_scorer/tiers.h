@@ -23,6 +23,7 @@ struct tiers {
     bool adopted; /* the hot pool is an earlier epoch's: its sequences can be taken up */
 };
 
+/* As hkm_init; HILL_E_NOMEM. */
 int tiers_create(struct tiers *t, const struct scorer_config *config, const struct scorer_io *io,
                  struct hill_why *why);
 void tiers_destroy(struct tiers *t);

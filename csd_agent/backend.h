@@ -100,15 +100,15 @@ struct csd_ops {
     /* Load the program and allocate the device's memory: once, before what follows. */
     int (*load)(struct csd_backend *backend, const struct csd_program *program,
                 struct hill_why *why);
-    /* Where what is read for batch b goes; contents undefined. */
+    /* Where what is read for batch b goes, batch_bytes of it; contents undefined. */
     int (*batch)(struct csd_backend *backend, uint32_t b, uint8_t **memory, struct hill_why *why);
     /* The query of the launches that follow; none may be in flight. */
     int (*query)(struct csd_backend *backend, const struct kv_query *query, struct hill_why *why);
-    /* Start scoring batch b. */
+    /* Start scoring pieces [n_pieces] of batch b. */
     int (*execute)(struct csd_backend *backend, uint32_t b, const struct score_piece *pieces,
                    uint32_t n_pieces, struct hill_why *why);
-    /* Wait until batch b's scores are on the host; without a launch there is nothing to wait
-     * for. */
+    /* Wait until batch b's scores are on the host: one for each slot of its pieces, piece after
+     * piece. Without a launch there is nothing to wait for. */
     int (*wait)(struct csd_backend *backend, uint32_t b, const uint16_t **scores,
                 struct hill_why *why);
 };

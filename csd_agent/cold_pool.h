@@ -11,9 +11,9 @@
  * flash later (cold_pool_write_directory); digests of committed slots are read from flash for every
  * query, but for those in the drive's DRAM (cold_pool_limit_dram); a stripe belongs to one
  * (sequence, layer) until it is trimmed.
- * Who calls it: commands.c. Concurrency: one thread. Failure: HILL_E_PROTOCOL for a command that
- * does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose checksum is wrong,
- * what the drive reports; a line in why.
+ * Who calls it: the agent's commands. Concurrency: one thread. Failure: HILL_E_PROTOCOL for a
+ * command that does not fit the state (nothing changed), HILL_E_DAMAGED for an entry whose checksum
+ * is wrong, what the drive reports; a line in why.
  */
 #pragma once
 
@@ -78,15 +78,16 @@ struct cold_demote {
     const uint8_t *digests;
     const uint8_t *entries; /* [n][entry bytes] */
 };
+/* HILL_E_PROTOCOL (nothing changed), HILL_E_NOMEM, or what the drive reports. */
 int cold_pool_demote(struct cold_pool *pool, const struct cold_demote *demote,
                      struct cold_cost *cost, struct hill_why *why);
 
-/* All slots or none. */
+/* Written slots count from now on: all or none. HILL_E_PROTOCOL. */
 int cold_pool_commit(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
                      const uint32_t *slots, uint32_t n_slots, struct hill_why *why);
 
 /* Committed slots are written ones again: they do not count, and can be committed or written anew.
- * All slots or none. */
+ * All slots or none. HILL_E_PROTOCOL. */
 int cold_pool_release(struct cold_pool *pool, uint32_t sequence, uint32_t layer,
                       const uint32_t *slots, uint32_t n_slots, struct hill_why *why);
 
@@ -106,6 +107,7 @@ struct cold_adopted {
 int cold_pool_adopt(struct cold_pool *pool, const struct cold_adopt *adopt,
                     struct cold_adopted *adopted, struct hill_why *why);
 
+/* Every stripe of the sequence is free. */
 void cold_pool_trim(struct cold_pool *pool, uint32_t sequence);
 
 /* Entries to be copied into staging slots; from rows[i].first on they are that sequence's
@@ -118,7 +120,8 @@ struct cold_fetch {
     const struct fetch_row *rows;
     uint32_t n_rows;
 };
-/* *bad_position: of the entry at fault when not 0 is returned for one. */
+/* HILL_E_PROTOCOL, HILL_E_DAMAGED (a checksum), HILL_E_NOMEM, or what the drive reports.
+ * *bad_position: of the entry at fault when not 0 is returned for one. */
 int cold_pool_fetch(struct cold_pool *pool, const struct cold_fetch *fetch, struct cold_cost *cost,
                     uint32_t *bad_position, struct hill_why *why);
 
@@ -132,6 +135,8 @@ struct cold_query {
                   const uint16_t *scores);
     void *context;
 };
+/* HILL_E_PROTOCOL: the pool is not to be scored, or has not as many committed slots; HILL_E_NOMEM,
+ * HILL_E_DAMAGED, what the drive or `scored` reports. */
 int cold_pool_query(struct cold_pool *pool, const struct cold_query *query, struct cold_cost *cost,
                     struct hill_why *why);
 

@@ -3,8 +3,9 @@
  * drive would have it.
  *
  * What: room in the two output rings, waited for with a deadline (commands.h says why), and records
- * that are held (held_output.h) under a device model. Who calls it: commands.c, score_blocks.c.
- * Failure: a negative code, which is plane->lost from then on: the rings are of no use any more.
+ * that are held (held_output.h) under a device model. Who calls it: the agent's commands and Score
+ * Blocks. Failure: a negative code, which is plane->lost from then on: the rings are of no use any
+ * more.
  */
 #pragma once
 

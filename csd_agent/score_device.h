@@ -64,6 +64,7 @@ struct score_settings {
     struct score_look look; /* of on_host; look NULL: none */
 };
 
+/* HILL_E_INVALID: a batch of that size cannot be; HILL_E_NODEV, HILL_E_NOMEM. */
 int score_device_create(struct score_device **out, const struct score_settings *settings,
                         struct hill_why *why);
 /* NULL allowed. Launches must have been waited for. */

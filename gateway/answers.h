@@ -2,7 +2,8 @@
  * gateway/answers.h - answers of a model in OpenAI's JSON, whole and as a stream of events.
  *
  * What: fields that OpenAI's clients read, and beside them llama-server's `timings` and
- * `prompt_progress`. Pure: text in, text out. Who calls it: job_generate.c. Concurrency: stateless.
+ * `prompt_progress`. Pure: text in, text out. Who calls it: the gateway's jobs. Concurrency:
+ * stateless.
  */
 #pragma once
 

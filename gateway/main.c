@@ -133,7 +133,9 @@ int main(int argc, char **argv)
         .summary = "HTTP for a running pipeline: /v1/chat/completions and what clients of OpenAI "
                    "and llama-server use.\nUsually started by `scripts/hillinfer serve`.",
         .example = "hill-gateway --port 8080 --api-key-file keys",
-        .exit_codes = "exit codes: 0 ended in order, 100 wrong use, 111 the environment failed\n",
+        .exit_codes = "  0    ended in order\n"
+                      "  100  wrong use or configuration\n"
+                      "  111  the environment failed (address, port, permission): worth a retry\n",
         .tables = tables,
         .n_tables = sizeof tables / sizeof tables[0],
     };

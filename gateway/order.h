@@ -4,7 +4,7 @@
  * What: every field is in one table (order_fields.c): taken with type and range, accepted without
  * effect, or refused by name unless it has the value that asks for nothing; a field outside the
  * table is refused by name, as in OpenAI's API. null is the same as no field. Pure: the fuzzer
- * calls it. Who calls it: job.c. Failure: -1 and *error (400). Concurrency: stateless.
+ * calls it. Who calls it: the gateway's jobs. Failure: -1 and *error (400). Concurrency: stateless.
  */
 #pragma once
 

@@ -10,8 +10,8 @@
  * a session to be saved at the end, nor for a model with windows, whose layers take other numbers
  * of tokens. What is chosen follows from the store, so an attempt after a death chooses the same;
  * where the store has less by then, it makes other tokens, which the coordinator notices. Such a
- * request leaves nothing: its entries are no prefill's over all tokens. Who calls it: request.c,
- * schedule.c. Concurrency: the data loop's thread. Failure: as of selected.h; of the store in the
+ * request leaves nothing: its entries are no prefill's over all tokens. Who calls it: requests and
+ * the schedule. Concurrency: the data loop's thread. Failure: as of selected.h; of the store in the
  * middle: the request begins again, over all of its prefix.
  */
 #pragma once

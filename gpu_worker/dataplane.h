@@ -7,8 +7,8 @@
  * (others are dropped), within tables. Every wait has a deadline and calls `waiting`, which empties
  * what comes in meanwhile and whose error ends the wait. Failure: HILL_E_PEER_GONE (the scorer
  * died: a new epoch will come), HILL_E_TIMEOUT, HILL_E_PROTOCOL (a malformed record, which is
- * dropped), HILL_E_DAMAGED, or what `waiting` said. Who calls it: worker.c, schedule.c, step.c,
- * request.c. Concurrency: one thread.
+ * dropped), HILL_E_DAMAGED, or what `waiting` said. Who calls it: the GPU worker's loop, and
+ * whatever has a record to send. Concurrency: one thread.
  */
 #pragma once
 

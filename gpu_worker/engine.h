@@ -24,8 +24,7 @@
  * other rows of a step or timing: the same input gives the same bits on one device.
  * Failure: HILL_E_NODEV (the device refused something; the engine is of no further use),
  * HILL_E_NOMEM, HILL_E_UNSUPPORTED (a shape the kernels cannot take), HILL_E_INVALID (call out of
- * order or out of range). why names it. Who calls it: worker.c, schedule.c, request.c, resume.c,
- * past.c, mend.c, selected*.c, stored.c, probe_heads.c, step*.c, logits_file.c, a benchmark and
+ * order or out of range). why names it. Who calls it: the rest of this folder, a benchmark and
  * tests. Concurrency: one thread.
  */
 #pragma once
@@ -221,6 +220,7 @@ int engine_prefill_read(struct engine *engine, uint32_t unit, uint32_t first, ui
                         void *entries, struct hill_why *why);
 /* logits [n_vocab] of the prompt's last token; after all units. Waits. */
 int engine_prefill_logits(struct engine *engine, float *logits, struct hill_why *why);
+/* The same of another of the prompt's tokens, after engine_prefill_whole. */
 int engine_prefill_logits_of(struct engine *engine, uint32_t token, float *logits,
                              struct hill_why *why);
 
@@ -242,8 +242,8 @@ int engine_step_query(struct engine *engine, uint32_t layer, uint32_t row, float
  * (InfiniGen). 0, as at first: none. Between steps. */
 int engine_guess_from(struct engine *engine, uint32_t first, struct hill_why *why);
 bool engine_guesses(const struct engine *engine, uint32_t layer);
-/* The guessed q of `layer`, when engine_step_query of the row in layer - 1 has returned, until
- * engine_step_run of layer - 1. */
+/* The guessed q [n_heads][head_dim] of `layer`, when engine_step_query of the row in layer - 1 has
+ * returned, until engine_step_run of layer - 1. */
 int engine_step_guess(struct engine *engine, uint32_t layer, uint32_t row, float *q,
                       struct hill_why *why);
 /* Copy entries from staging into the layer's slots of the row's sequence: done when the layer's
@@ -270,6 +270,8 @@ int engine_step_run(struct engine *engine, uint32_t layer, struct hill_why *why)
  * it. */
 bool engine_steps_ahead(const struct engine *engine);
 int engine_step_run_all(struct engine *engine, struct hill_why *why);
+/* entry [entry bytes] of the row's token in a layer, after engine_step_run_all and
+ * engine_step_logits. */
 int engine_step_entry(struct engine *engine, uint32_t layer, uint32_t row, void *entry,
                       struct hill_why *why);
 /* logits [n_vocab] of a row (NULL: none are wanted yet); after all layers. Waits. */

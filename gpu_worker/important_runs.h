@@ -2,10 +2,10 @@
  * gpu_worker/important_runs.h - which runs of tokens of a prefix are important: those whose tokens
  * are attended to most (pure).
  *
- * A run is so many neighbours that their entries fill whole pages of the drive
+ * A run is so many neighbours that their entries fill whole pages of the disk
  * (prefix/chunk_keys.h): what is loaded with a token anyway takes part as well. The first run has
- * the sinks, the last ones the newest tokens; both are always there. Who calls it: selected*.c,
- * probe_heads.c, tests.
+ * the sinks, the last ones the newest tokens; both are always there. Who calls it: whatever finds
+ * important tokens in this folder, tests.
  */
 #pragma once
 

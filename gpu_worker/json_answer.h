@@ -6,8 +6,8 @@
  * best first, not of all of them: a token is refused by its first byte, as most are, or tried on a
  * copy of the automaton. Tokens without bytes (control tokens) and stop tokens are refused: an
  * answer ends with its object. A request that goes on somewhere has its automaton made of its
- * tokens anew. Who calls it: request.c, resume.c. Concurrency: one thread. Failure: what
- * tokenizer_open says; out of memory.
+ * tokens anew. Who calls it: requests. Concurrency: one thread. Failure: what tokenizer_open says;
+ * out of memory.
  */
 #pragma once
 

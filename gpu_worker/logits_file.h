@@ -2,7 +2,7 @@
  * gpu_worker/logits_file.h - logits into a file, for comparisons with other engines.
  *
  * HILL_TEST_LOGITS=FILE gets those of each step, HILL_TEST_PROMPT_LOGITS=FILE those of every token
- * of a prompt, as prefill computes them; added to FILE, float [n_vocab]. Who calls it: request.c.
+ * of a prompt, as prefill computes them; added to FILE, float [n_vocab]. Who calls it: requests.
  * Failure: a warning in the log; requests go on. Concurrency: the data loop's thread.
  */
 #pragma once

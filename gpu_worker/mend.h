@@ -7,7 +7,7 @@
  * there: so the token alone goes through the layers up to the highest damaged one, as a prompt
  * of one token after those before it (past.h), and each damaged entry of it goes to the scorer.
  * By position: what a later token attends to has been made by then. The bits are those of the
- * whole prompt [I8]. Who calls it: request.c, resume.c, schedule.c. Concurrency: the data
+ * whole prompt [I8]. Who calls it: requests and the schedule. Concurrency: the data
  * loop's thread. Failure: the request ends; the coordinator begins it anew.
  */
 #pragma once

@@ -6,8 +6,8 @@
  * each layer in turn they are asked for in position order (READ, answered by ENTRIES in staging), a
  * window at a time, and given to the engine (engine_prefill_past). Two windows are alive together,
  * so the next one, also of the next layer, comes while the device computes; both fit into the
- * staging slots of one selection, and never more of the past is held. Who calls it: request.c,
- * schedule.c. Concurrency: the data loop's thread. Failure: the request ends.
+ * staging slots of one selection, and never more of the past is held. Who calls it: requests and
+ * the schedule. Concurrency: the data loop's thread. Failure: the request ends.
  */
 #pragma once
 

@@ -24,7 +24,7 @@
 enum request_state {
     REQUEST_WAITING,   /* for the engine's prefill to be free */
     REQUEST_BEGINNING, /* SEQ_BEGIN is out, the scorer's answer is not here */
-    REQUEST_FETCHING,  /* its first tokens' entries come from the drive's prefix store (stored.h) */
+    REQUEST_FETCHING,  /* its first tokens' entries come from the prefix store (stored.h) */
     REQUEST_LOADING,   /* the prompt's tokens go to the device */
     REQUEST_PREFILL,   /* (layer, chunk) units */
     REQUEST_RESTORING, /* instead: a saved session's entries (restore.h) */
@@ -39,28 +39,30 @@ struct request {
     Hill__Message *message; /* the Prefill, owned */
     const Hill__Prefill *prefill;
     enum request_state state;
-    uint64_t arrival; /* requests prefill in this order */
-    uint32_t sequence, step, prompt, predict;
-    uint32_t *tokens; /* [prompt + predict]: the sequence so far */
-    uint32_t n_tokens, predicted;
-    uint32_t taken;   /* of the predicted: that the coordinator has, or more */
-    uint32_t resumed; /* of the predicted: by an earlier attempt */
-    uint32_t reused;  /* of the prompt: entries of earlier requests, in the tiers or stored */
+    uint64_t arrival;             /* requests prefill in this order */
+    uint32_t sequence, step;      /* sequence slot; the newest step, 0: the prompt */
+    uint32_t prompt, predict;     /* tokens: given; to be made at most */
+    uint32_t *tokens;             /* [prompt + predict]: the sequence so far */
+    uint32_t n_tokens, predicted; /* in tokens[]; of these, made by the model */
+    uint32_t taken;               /* of the predicted: tokens that the coordinator has, or more */
+    uint32_t resumed;             /* of the predicted: tokens made by an earlier attempt */
+    uint32_t reused;              /* of the prompt: tokens with entries of earlier requests */
     bool cancelled;
     bool begun; /* SEQ_BEGIN is out: SEQ_END is owed */
     bool ready; /* the scorer has answered, with ready_status */
     int ready_status;
-    uint32_t hot_offset, hot_entries; /* as it said */
-    uint32_t kept_tokens, kept_step;  /* the same: of an earlier attempt; 0: none */
+    uint32_t hot_offset, hot_entries; /* as SEQ_READY said */
+    uint32_t kept_tokens, kept_step;  /* the same: kept of an earlier attempt; 0: nothing is */
     uint32_t kept_layer;              /* of a prompt: kept_tokens are this layer's */
     uint32_t replay_to;               /* the step up to which steps are made again; 0: none are */
     bool hash_late;                   /* the logits' hash is not known before resume->first_state */
     struct mend *mend;                /* damaged entries that are made again (mend.h), or NULL */
     struct engine_prompt prompt_kept; /* units of an earlier attempt; 0: none */
     uint32_t n_past;   /* tokens before those that are computed: their entries are there */
-    struct past *past; /* these on their way to the device (past.h), or NULL */
-    uint32_t loaded, units, unit, queued; /* prefill: tokens given; units, next one, queued ones */
-    uint32_t units_before, units_behind;  /* of a session before its question, and the other way */
+    struct past *past; /* their entries on the way to the device (past.h), or NULL */
+    uint32_t loaded;   /* prefill: tokens given to the device */
+    uint32_t units, unit, queued; /* prefill: units in all, the next to be read, those queued */
+    uint32_t units_before, units_behind; /* of a session's entries; of the question behind them */
     struct sampler_settings sampling;
     struct json_answer json; /* where Sampling.json asks for it */
     XXH64_state_t *hash;
@@ -80,21 +82,24 @@ struct request {
     struct save *save;            /* under way (save.h), or NULL */
     char *save_path;              /* of a Save message that is not answered yet, or NULL */
     uint8_t save_terms[PROTO_SESSION_TERMS_BYTES];
-    /* the drive's prefix store */
+    /* the prefix store */
     struct stored *stored;              /* taking from it, or leaving in it, or NULL */
     uint32_t n_plain;                   /* of the prompt: prefilled over prefilled ones */
     uint32_t drive_tokens, left_chunks; /* of reused; what was left */
     double drive_ms, saved_ms;          /* what that took; computing them had taken */
     struct selected *selected;          /* over the important ones of them (selected.h), or NULL */
-    bool whole_prefix, chose;           /* not so, whatever is asked for; its first token came so */
+    bool whole_prefix; /* all of the prefix is loaded first, whatever was asked for */
+    bool chose;        /* its first token came of important tokens alone */
     bool holds_chosen; /* its entries are these tokens' and its own, to its end (away.h) */
     uint32_t n_away;   /* tokens of its prefix that have none then */
     uint64_t loaded_bytes, loaded_entries, later_bytes; /* of the store: before that token, after */
     uint64_t cached_bytes, cached_gpu_bytes; /* of loaded_entries: not read; on the device */
     double probe_ms;                         /* finding what is important */
-    bool left_prompt, left;                  /* its whole chunks are, and all */
-    bool over, saved_at_end; /* its last token is out, and it is saved before Done; that is done */
-    int over_rc;             /* of that save */
+    /* left in the prefix store: the prompt's whole chunks; everything */
+    bool left_prompt, left;
+    bool over; /* its last token is out; what it owes (a save, the store) comes before Done */
+    bool saved_at_end; /* its save at the end is done */
+    int over_rc;       /* what became of that save */
     struct hill_why over_why;
 };
 

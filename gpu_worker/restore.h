@@ -4,7 +4,7 @@
  * What: opened when the scorer has answered SEQ_BEGIN, then read straight into APPEND records, as
  * prefill's are, a piece a turn, so that others decode in between; then the request is where the
  * saved one was: same step, same hashes, its newest token still to go through the layers. Who calls
- * it: request.c, schedule.c. Concurrency: the data loop's thread. Failure: as session/session.h
+ * it: requests and the schedule. Concurrency: the data loop's thread. Failure: as session/session.h
  * says; the request ends with it.
  */
 #pragma once

@@ -6,7 +6,7 @@
  * draw. The random number is a function of (seed, position) only [I8], so a request resumed
  * anywhere goes on with the same tokens. Equal logits rank by id, lower first, so that no sort's
  * mood shows. Tokens that are not allowed are passed over before the chain, as if the vocabulary
- * had none of them. Who calls it: request.c. Concurrency: one thread per struct.
+ * had none of them. Who calls it: requests. Concurrency: one thread per struct.
  */
 #pragma once
 
@@ -49,13 +49,13 @@ struct sampler_filter {
     const void *context;
 };
 
-/* The token for `position` (of the token to be made). history: the sequence so far, oldest first.
- * filter: NULL allows all. SAMPLER_NO_TOKEN: it allows none. */
+/* The token for `position` (of the token to be made). logits [n_vocab]; history [n_history]: the
+ * sequence so far, oldest first. filter: NULL allows all. SAMPLER_NO_TOKEN: it allows none. */
 uint32_t sampler_pick(struct sampler *sampler, const float *logits, const uint32_t *history,
                       uint64_t n_history, uint64_t position, const struct sampler_filter *filter);
 
-/* Natural logarithm of token's probability in the plain softmax of the logits: no temperature, no
- * penalty. HILL_E_DAMAGED: it is no finite number, because a logit is none. */
+/* Natural logarithm of token's probability in the plain softmax of logits [n_vocab]: no
+ * temperature, no penalty. HILL_E_DAMAGED: it is no finite number, because a logit is none. */
 int sampler_logprob(const float *logits, uint32_t n_vocab, uint32_t token, double *out);
 
 /* In [0, 1): 53 bits of a mix of seed and position. */

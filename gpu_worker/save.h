@@ -4,8 +4,8 @@
  * What: while a request is saved it takes no part in the decode steps; others go on. Its entries
  * come from the scorer, wherever they lie, some hundred at a time (READ; ENTRIES, MASS), into
  * buffers that a thread writes (session/session_writer.h); tokens, sampling and hashes are this
- * worker's own. A save that fails leaves the request as it was. Who calls it: schedule.c,
- * request.c, worker.c. Concurrency: the data loop's thread.
+ * worker's own. A save that fails leaves the request as it was. Who calls it: requests and the
+ * schedule. Concurrency: the data loop's thread.
  */
 #pragma once
 

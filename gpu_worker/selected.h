@@ -11,10 +11,10 @@
  * decodes over the entries of a prompt that was read whole, and leaves these to others. (Where the
  * other tokens stay away from decode, too: away.h.) Taken for plain, full chunks with keys, of
  * which the tiers have half at most, before a rest of one prefill chunk; else, and when something
- * read is damaged, all is read before anything is computed (stored.h). Who calls it: request.c,
- * schedule.c, away.c. Concurrency: the data loop's thread; reads are made by span_reader.h's.
- * Failure: of the store: as above; of device, scorer and rings, and of a drive that answers no read
- * for 60 s: the request ends. Later ones read all from such a drive.
+ * read is damaged, all is read before anything is computed (stored.h). Who calls it: requests and
+ * the schedule. Concurrency: the data loop's thread; reads are made by span_reader.h's. Failure: of
+ * the store: as above; of device, scorer and rings, and of a disk that answers no read for 60 s:
+ * the request ends. Later ones read all from such a disk.
  */
 #pragma once
 
@@ -32,7 +32,7 @@ uint32_t selected_cut(struct request *r);
 /* The hit is cut to what is taken, which is r->n_past: the prefill is to begin. Without memory or
  * threads for that: all is read, as for damage. */
 int selected_begin(struct request *r, struct hill_why *why);
-/* Towards the next unit: 1 it moved on, 0 it waits for the drive or the device, or an error.
+/* Towards the next unit: 1 it moved on, 0 it waits for the disk or the device, or an error.
  * HILL_E_DAMAGED: what is stored cannot be taken so; the request begins again without. */
 int selected_pump(struct request *r, struct hill_why *why);
 /* Nothing of it counts: the scorer is told so by another SEQ_BEGIN (away.h). */

@@ -2,10 +2,10 @@
  * gpu_worker/selected_internal.h - what selected.c and selected_layers.c share. See selected.h.
  *
  * A layer's past is chosen by the layer's own queries. While the layer before it computes, a part
- * of it is read ahead, so that the drive works while the device does. These are the most important
+ * of it is read ahead, so that the disk works while the device does. These are the most important
  * runs by guessed queries (engine_prefill_guess); nearly all of them are chosen. A guess takes a
  * second look at the keys: it is made where layers that were not guessed have waited longer for the
- * drive than a look takes. Of a layer that takes all of its past, all is read ahead. Answers do not
+ * disk than a look takes. Of a layer that takes all of its past, all is read ahead. Answers do not
  * depend on what is.
  */
 #pragma once

@@ -13,7 +13,7 @@
  * and released as soon as they are copied, also while there is no room for a further query: the
  * scorer never waits for us while we wait for it. What goes wrong with one row (its selection's
  * status, a stale staging slot, cancelled, no answer in time) is kept in its member; the row goes
- * on with nothing to attend to and its results are not used. Who calls it: schedule.c. Failure:
+ * on with nothing to attend to and its results are not used. Who calls it: the schedule. Failure:
  * step_run returns what concerns all rows: the device, the rings, an epoch to be left; the step is
  * abandoned then. Concurrency: one thread.
  */

@@ -1,6 +1,5 @@
 /*
- * gpu_worker/stored.h - what of a prompt the drive's prefix store has, and what a request leaves
- * there.
+ * gpu_worker/stored.h - what of a prompt the prefix store has, and what a request leaves there.
  *
  * What: when the scorer has answered SEQ_BEGIN, the store's longest prefix of the prompt, beyond
  * what the tiers keep of it, is read chunk by chunk into APPEND records, as prefill's are; the rest
@@ -8,10 +7,10 @@
  * the tokens before it stand and the others are computed. A request leaves the chunks that the
  * store lacks, after its first token and before its Done: their entries come from the scorer
  * (READ), wherever they lie; others decode meanwhile, and the next prompt waits, since it may begin
- * with the same tokens. A thread of the store's writes them; how long a slow drive may hold a
+ * with the same tokens. A thread of the store's writes them; how long a slow disk may hold a
  * request: stored_leave.c. Which tokens are plain, and who takes the others: prefix/chunk_tree.h.
- * Who calls it: request.c, schedule.c, worker.c. Concurrency: the data loop's thread. Failure: of
- * the store: a line, and it is computed, or not left; of scorer and rings: the request ends.
+ * Who calls it: requests and the schedule. Concurrency: the data loop's thread. Failure: of the
+ * store: a line, and it is computed, or not left; of scorer and rings: the request ends.
  */
 #pragma once
 
@@ -46,5 +45,5 @@ int stored_leave(struct request *r, struct hill_why *why);
 /* A whole ENTRIES record of this epoch. False when nobody waits for it. */
 bool stored_take_entries(struct worker *w, const struct record_entries *entries);
 void stored_drop(struct request *r);
-/* The deadline, or sooner: when a request will have waited for the drive for long enough. */
+/* The deadline, or sooner: when a request will have waited for the disk for long enough. */
 int64_t stored_deadline(const struct worker *w, int64_t deadline);

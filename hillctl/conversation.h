@@ -3,7 +3,7 @@
  * them.
  *
  * What: asks the coordinator for the template, renders by model/chat_template.h where the template
- * is known, and else by the helper (chat/chat_prompt.h). Who calls it: generate.c, chat.c.
+ * is known, and else by the helper (chat/chat_prompt.h). Who calls it: hillctl's generate and chat.
  * Failure: HILL_E_UNSUPPORTED when the model has no template or nothing can render it, and what
  * chat_render and the helper say. Concurrency: one thread.
  */

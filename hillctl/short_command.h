@@ -1,8 +1,8 @@
 /*
  * hillctl/short_command.h - what the commands that are no request share: options, connection, end.
  *
- * Who calls it: control.c, top.c. Failure: everything is said in one line on stderr here; the
- * caller returns the exit code. Concurrency: one thread.
+ * Who calls it: hillctl's commands that ask one question. Failure: everything is said in one line
+ * on stderr here; the caller returns the exit code. Concurrency: one thread.
  */
 #pragma once
 

@@ -96,16 +96,21 @@ struct kv_query {
     const int64_t *offsets;  /* [terms], in units of terms; NULL: all 0 */
 };
 
-/* A query's digest in memory and in records, from an 8-byte boundary on: offsets, mantissas,
- * shifts. As devices take it (kv_query_send): the same, but mantissas with each term filled up to
- * whole words of keys (kv_query_words). Bytes of one; the most that one of this geometry takes, in
- * either form. kv_query_make digests a query (kv_digest_query) into such bytes, offsets 0. */
+/* A query's digest in memory and in records lies from an 8-byte boundary on: offsets, mantissas,
+ * shifts, of each term (kv_query_terms). Its bytes. */
 uint32_t kv_query_bytes(const struct kv_geometry *g, uint32_t importance);
+/* The most that a digest of this geometry takes, also in the form of kv_query_send. */
 uint32_t kv_query_bytes_max(const struct kv_geometry *g);
+/* Digest q [n_heads][head_dim] (kv_digest_query) into such bytes, offsets 0; returns the query over
+ * them. */
 struct kv_query kv_query_make(const struct kv_geometry *g, uint32_t importance, const float *q,
                               void *bytes, int32_t *exponent);
+/* Write a query as such bytes, for a record. */
 void kv_query_put(const struct kv_geometry *g, const struct kv_query *query, void *bytes);
+/* The query over such bytes, which stay the caller's. */
 struct kv_query kv_query_at(const struct kv_geometry *g, uint32_t importance, const void *bytes);
+/* Write a query as devices take it: mantissas with each term filled up to whole words of keys
+ * (kv_query_words). Returns the bytes written. */
 uint32_t kv_query_send(const struct kv_geometry *g, const struct kv_query *query, void *bytes);
 
 /* Scores of the first n tokens of `groups`, the last of which may be partly filled but is there as

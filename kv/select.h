@@ -27,7 +27,7 @@ enum kv_policy { /* numbers are part of the record format */
                  KV_POLICY_COUNT
 };
 
-const char *kv_policy_name(uint32_t policy);
+const char *kv_policy_name(uint32_t policy);          /* NULL: unknown */
 int kv_policy_parse(const char *name, uint32_t *out); /* HILL_E_INVALID: unknown */
 
 struct kv_selection_settings {
@@ -43,6 +43,7 @@ struct kv_selection_settings {
 /* The most of exact_below: 16 bits of files and records hold it. */
 #define KV_EXACT_BELOW_MAX UINT16_MAX
 
+/* HILL_E_INVALID: alpha outside (0, 1], or a number that is too large or unknown. */
 int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *why);
 
 /* k for a context of n tokens; policy full: n. ceil(alpha * n) is that of the decimal alpha
@@ -69,6 +70,7 @@ uint32_t kv_most_tokens(const struct kv_selection_settings *s, const struct kv_l
 
 struct kv_selector;
 
+/* HILL_E_INVALID: max_tokens is 0 or above KV_MAX_TOKENS; HILL_E_NOMEM. */
 int kv_selector_create(struct kv_selector **out, uint32_t max_tokens);
 /* No vector instructions from now on: the same selection, more slowly. For tests. */
 void kv_selector_plain(struct kv_selector *selector);
@@ -77,7 +79,8 @@ void kv_selector_destroy(struct kv_selector *selector);
 /* Bytes that a selector for max_tokens takes (part of M_0's tables). */
 uint64_t kv_selector_bytes(uint32_t max_tokens);
 
-/* Start a query over positions 0..n-1. */
+/* Start a query over positions 0 .. n - 1. HILL_E_INVALID: n above max_tokens, or settings that
+ * kv_selection_check refuses. */
 int kv_selector_begin(struct kv_selector *selector, const struct kv_selection_settings *s,
                       uint32_t n);
 

@@ -3,7 +3,7 @@
  * says, and for each name its norms, rotation, activation, and tensors.
  *
  * Tensor names are those of GGUF files (llama.cpp's converter); 'opt' has none there, so its names
- * are ours (model/README.md). Shapes in GGUF order: dims[0] contiguous. Who calls it: hparams.c
+ * are ours (docs/models.md). Shapes in GGUF order: dims[0] contiguous. Who calls it: hparams.c
  * (checks every tensor of a file against the table), gpu_worker (loads by role). What is not in the
  * table is refused by name. Concurrency: constant data.
  */

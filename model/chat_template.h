@@ -10,7 +10,8 @@
  * The prompt is a list of pieces (model/tokenizer.h): the template's own text, in which control
  * tokens are tokens, the user's and the system text, in which nothing is, and earlier answers, in
  * which user-defined tokens are: nobody can put a control token into a prompt by typing it.
- * Who calls it: hillctl. Concurrency: none, but constants are shared.
+ * Who calls it: chat/, hillctl, the gateway, tools/eval. Concurrency: none, but constants are
+ * shared.
  */
 #pragma once
 

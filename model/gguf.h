@@ -5,11 +5,11 @@
  * against the file before it is used. Nothing is copied but the directory; strings and tensor data
  * point into the mapping. Source: the public GGUF specification. Types read: those of blocks.h
  * (others are called by name when refused). Who calls it: coordinator (metadata, tokenizer),
- * gpu_worker (weights), mkmodel's tests. Failure: HILL_E_DAMAGED (truncated, wrong magic, absurd
- * count, offset outside the file), HILL_E_UNSUPPORTED (version, big endian, tensor type, array of
- * arrays), HILL_E_NOMEM, HILL_E_IO and the other codes of hill_from_errno; why names the file and
- * the field. Concurrency: read-only after open. A file cut short while it is mapped ends the
- * process (SIGBUS).
+ * gpu_worker (weights), chat/, tools/mkmodel, tools/eval. Failure: HILL_E_DAMAGED (truncated, wrong
+ * magic, absurd count, offset outside the file), HILL_E_UNSUPPORTED (version, big endian, tensor
+ * type, array of arrays), HILL_E_NOMEM, HILL_E_IO and the other codes of hill_from_errno; why names
+ * the file and the field. Concurrency: read-only after open. A file cut short while it is mapped
+ * ends the process (SIGBUS).
  */
 #pragma once
 
@@ -61,11 +61,12 @@ struct gguf_tensor {
 
 struct gguf_file;
 
+/* Map and check the file; on failure *out is NULL. */
 int gguf_open(struct gguf_file **out, const char *path, struct hill_why *why);
-void gguf_close(struct gguf_file *file);
+void gguf_close(struct gguf_file *file); /* NULL allowed */
 
 uint64_t gguf_file_bytes(const struct gguf_file *file);
-const char *gguf_path(const struct gguf_file *file);
+const char *gguf_path(const struct gguf_file *file); /* as it was opened with */
 
 /* Tells a file's content apart from another's: a hash of everything before the tensors' data
  * (metadata, vocabulary, directory) and of 4 KiB at the head, in the middle and at the end of each

@@ -37,6 +37,8 @@ struct model_hparams {
     float norm_eps;          /* default 1e-5 */
 };
 
+/* HILL_E_DAMAGED: a key or tensor that is missing, or has another type, shape or range;
+ * HILL_E_UNSUPPORTED: what the arithmetic would not use. why names the key or the tensor. */
 int model_hparams_read(struct model_hparams *out, const struct gguf_file *file,
                        struct hill_why *why);
 

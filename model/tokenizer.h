@@ -8,7 +8,7 @@
  * "llama"). BOS/EOS ids outside the vocabulary mean "none". Ids equal those of the models' own
  * tokenizers, but for bytes that are no UTF-8: those are encoded as they are, one by one, so that
  * every text comes back.
- * Who calls it: coordinator; gpu_worker/json_answer.c, gpu_worker/probe_heads.c; tools/bench,
+ * Who calls it: coordinator, gpu_worker (JSON answers, probe heads), chat/, tools/bench,
  * tools/eval. Concurrency: read-only after open; a stream per request.
  */
 #pragma once

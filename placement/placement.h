@@ -112,6 +112,7 @@ struct placement;
 const char *placement_name(enum placement_kind kind);
 int placement_parse(const char *name, enum placement_kind *out);
 
+/* HILL_E_INVALID: an unknown kind, or settings out of range; HILL_E_NOMEM. */
 int placement_create(struct placement **out, enum placement_kind kind,
                      const struct placement_settings *settings, struct hill_why *why);
 void placement_destroy(struct placement *placement); /* NULL allowed */

@@ -19,8 +19,9 @@
  * writing one cannot tear another. Slot ids stay below 2^31. Superblock and every record carry a
  * checksum over all their bytes; records also the generation. Invariants: a slot counts only once
  * its bit in the directory is set; bits are set after entry and digest are on flash. Who calls it:
- * csd_agent (owner while it lives), the scorer for sizes. This library does plain pread/pwrite for
- * superblock and directory; the agent streams the rest itself at the offsets given here.
+ * csd_agent (owner while it lives), scorer and coordinator for sizes, tools/fsck. This library does
+ * plain pread/pwrite for superblock and directory; the agent streams the rest itself at the offsets
+ * given here.
  * Failure: HILL_E_DAMAGED (checksum, magic, truncated), HILL_E_UNSUPPORTED (version),
  * HILL_E_NOSPACE, HILL_E_INVALID (foreign fingerprint). Concurrency: one thread per file and
  * directory.
@@ -39,6 +40,7 @@
 #define POOL_UUID_BYTES    16u
 #define POOL_UUID_TEXT     37u /* bytes of "xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx" and its end */
 
+/* Where everything lies in a pool; offsets and sizes in bytes. */
 struct pool_layout {
     struct kv_geometry geometry;
     uint32_t stripe_slots; /* S: multiple of 256, 256..4096 */
@@ -131,6 +133,7 @@ struct pool_directory {
 /* As people write it; returns out. */
 const char *pool_uuid_print(char out[POOL_UUID_TEXT], const uint8_t uuid[POOL_UUID_BYTES]);
 
+/* The low 32 bits of XXH3 of the entry. */
 uint32_t pool_entry_checksum(const void *entry, uint32_t entry_bytes);
 
 /* Reserve the file's space (HILL_E_NOSPACE with needed and free bytes in why), write superblock and

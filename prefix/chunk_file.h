@@ -6,13 +6,13 @@
  *     chunks.index   struct chunk_file_header, filled up to CHUNK_FILE_HEAD; then a struct
  *                    chunk_record a slot (all zero: the slot is free)
  *     chunks.data    slot_bytes a slot: [layer][token] entries, K then V of all KV heads in FP16
- * A record is 512 bytes, which a drive writes whole or not at all, with a checksum of its own and
+ * A record is 512 bytes, which a disk writes whole or not at all, with a checksum of its own and
  * one of its slot's entries; it is cleared before the slot is written over and written after it.
  * So whenever a process is killed a slot is whole or free, without a flush; after a power cut a
  * checksum says what did not arrive. A parent is named by slot and stamp, and no two chunks ever
  * have one stamp. Two locks: the coordinator's on chunks.index, so that a second pipeline is
  * refused as it starts, and the GPU worker's on chunks.data, so that a successor waits for one that
- * is about to die. Who calls it: drive_store.c; the coordinator (chunk_file_hold). Concurrency: one
+ * is about to die. Who calls it: this folder; the coordinator (chunk_file_hold). Concurrency: one
  * caller. Failure: HILL_E_DAMAGED (no such file's format or version, a wrong checksum: why names
  * the file and the field), HILL_E_INVALID (of another model, a cap that holds no chunk),
  * HILL_E_BUSY (another pipeline's), what errno says. Nothing is used before it is checked.

@@ -14,8 +14,9 @@
  * Only full chunks have keys. All of it follows from chunks.data: where it is not there, or not
  * what it should be, a chunk is read whole and its keys are written again. So nothing of it is
  * flushed, a stamp says whose keys they are, and a header of another choice or shape begins anew.
- * Who calls it: drive_store.c, gpu_worker/selected*.c. Concurrency: one thread writes while another
- * reads; what is caught in between has a wrong checksum. Failure: HILL_E_NOMEM, what errno says.
+ * Who calls it: this folder, gpu_worker; the coordinator for sizes. Concurrency: one thread writes
+ * while another reads; what is caught in between has a wrong checksum. Failure: HILL_E_NOMEM, what
+ * errno says.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
- * prefix/chunk_tree.h - which chunks of tokens a store on the drive has: a radix tree over token
- * ids, in chunks of 64 (bookkeeping only).
+ * prefix/chunk_tree.h - which chunks of tokens the prefix store has: a radix tree over token ids,
+ * in chunks of 64 (bookkeeping only).
  *
  * What: a chunk is the entries of up to 64 tokens that follow those of its parent; only a last one
  * has fewer than 64. Its number is its slot in the store's files. How its entries came about: the

@@ -1,5 +1,5 @@
 /*
- * prefix/drive_store.h - the prefix store on the drive: what finished requests have computed, for
+ * prefix/drive_store.h - the prefix store on its disk: what finished requests have computed, for
  * runs to come (chunk_tree.h with the files of chunk_file.h).
  *
  * What: opened, it has all chunks whose records are whole, whose parents are there and that the cap
@@ -18,7 +18,7 @@
 #include "prefix/chunk_keys.h"
 #include "prefix/chunk_writer.h"
 
-/* Entries on their way to the drive: so much memory at most, or one chunk's. */
+/* Entries on their way to the disk: so much memory at most, or one chunk's. */
 #define DRIVE_QUEUE_BYTES (UINT64_C(64) << 20)
 
 /* A chunk that was found; another may have its slot when it is read. */

@@ -7,8 +7,8 @@
  * because values of a few columns are far from 0 in all tokens (a bias of the projection): a scale
  * for each token would leave the other columns nothing. Layout: uint16_t least [columns], uint16_t
  * step [columns], then [token][column / 2] bytes with the even column's number in the lower half.
- * A value that is no number counts as the column's least. Who calls it: chunk_keys.c,
- * gpu_worker/selected_layers.c, tests.
+ * A value that is no number counts as the column's least. Who calls it: this folder, gpu_worker,
+ * tests.
  */
 #pragma once
 

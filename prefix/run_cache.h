@@ -22,7 +22,7 @@
  *     is until then, so uses of several runs may be answered before the first of them is read.
  * A victim is found as Valkey does it: of some drawn ones the one of least worth; an order of all
  * would cost more than it brings. So the runs of most worth are on the device as far as draws find
- * the others. Who calls it: gpu_worker/selected*.c. Concurrency: one thread. Failure: HILL_E_NOMEM,
+ * the others. Who calls it: gpu_worker. Concurrency: one thread. Failure: HILL_E_NOMEM,
  * HILL_E_INVALID (a level's cap holds no run), and what the device says: the runs that were to be
  * moved are not found any more.
  */

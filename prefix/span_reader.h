@@ -3,7 +3,7 @@
  * queue.
  *
  * What: a job is a list of spans, read into the caller's memory. Jobs are begun in the order in
- * which they were given; several spans are read at a time, since a drive is not fast with one. Who
+ * which they were given; several spans are read at a time, since a disk is not fast with one. Who
  * calls it: gpu_worker/selected*.c. Concurrency: one caller; `wake` is called by the readers, under
  * their lock. Failure: HILL_E_NOMEM; a job's code is what errno says, HILL_E_DAMAGED: the file is
  * too short.
@@ -25,7 +25,7 @@ struct span_reader;
 
 /* wake, which may be NULL, is called after each job. */
 int span_reader_open(struct span_reader **out, void (*wake)(void *context), void *context);
-/* What was given is read, or given up where nobody has begun with it. False: a drive has not
+/* What was given is read, or given up where nobody has begun with it. False: a disk has not
  * answered for two seconds; its reads may still write to the memory of every span that was given.
  * Should it answer later, the last reader calls release(context): then that may be freed. NULL
  * allowed. */

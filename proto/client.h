@@ -24,9 +24,12 @@ struct client {
     char run_dir[108];
 };
 
+/* Blocks SIGINT and SIGTERM and connects. HILL_E_PEER_GONE: no pipeline runs in the folder;
+ * HILL_E_INVALID: its name is too long; HILL_E_IO. */
 int client_open(struct client *client, const char *run_dir, struct hill_why *why);
-void client_close(struct client *client);
+void client_close(struct client *client); /* also after an open that failed */
 
+/* Queue a message; does not wait. As proto_send. */
 int client_send(struct client *client, const Hill__Message *message, struct hill_why *why);
 
 /* Notes what has become of the connection (client_receive does, too). */

@@ -26,8 +26,9 @@
  * DRIVE_HELLO_MS is lost: drive_link_lost says why. A lost drive is a lost agent (--csd-on-loss).
  * One peer at a time: another that has a right key is refused while the first one lives. Several
  * drives: a link each; nothing here is global.
- * Who calls it: csd_agent/relay.c (connects), csd_agent/listen.c (listens). Concurrency: one thread
- * calls; the link's own thread has the sockets. Failure: codes, the reason in why.
+ * Who calls it: csd_agent (relay.h connects, listen.h listens); the coordinator and hillctl for
+ * keys and addresses. Concurrency: one thread calls; the link's own thread has the sockets.
+ * Failure: codes, the reason in why.
  */
 #pragma once
 

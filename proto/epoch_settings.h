@@ -41,9 +41,9 @@ struct epoch_settings {
     uint64_t hot_cap_bytes;    /* M_0 */
     uint64_t hot_bytes;        /* payload of the hot segment */
     uint64_t gpu_kv_cap_bytes; /* --gpu-kv-mb */
-    uint32_t gpu_slots;        /* entries of a (sequence, layer) of the GPU slot table */
-    uint32_t staging_slots;    /* of the staging arena */
-    double gpu_drop; /* share of a query's tokens that the GPU does not keep for the next one */
+    uint32_t gpu_slots;        /* entries that a (sequence, layer) has on the GPU */
+    uint32_t staging_slots;    /* entries that the staging arena holds */
+    double gpu_drop; /* 0 .. 1: of a query's tokens, not kept on the GPU for the next one */
 
     bool csd_attached;
     bool csd_plain;                 /* it is only read until it is empty, by the host's CPU alone */
@@ -52,8 +52,8 @@ struct epoch_settings {
     const char *csd_key, *csd_peer; /* of tcp: files with the own key and the drive's public one */
     bool csd_cast;                  /* --csd-digests cast: FP16 keys lie there, and no digests */
     uint64_t csd_dram_bytes;        /* --csd-dram-mb: of digests that the agent keeps in memory */
-    uint64_t cold_cap_bytes;        /* 0: no cold pool */
-    uint32_t block_tokens;          /* n of a Score Block; at most RECORD_STRIPE_SLOTS_MAX */
+    uint64_t cold_cap_bytes;        /* of the pool's file; 0: no cold pool */
+    uint32_t block_tokens;          /* slots of a Score Block; to RECORD_STRIPE_SLOTS_MAX */
     struct csd_model csd_model;
     uint32_t csd_drives; /* places for drives; 0: one, and what csd_ says above is all of it */
     uint32_t csd_drive;  /* whose agent is told; what csd_ says above is of this one */
@@ -69,7 +69,7 @@ struct epoch_settings {
 
     const char *trace_path; /* of the scorer's KV trace, absolute; empty: none */
     bool trace_scores;      /* with every token's score */
-    const char *prefix_dir; /* of the prefix store on a drive, absolute; empty: none */
+    const char *prefix_dir; /* of the prefix store on a disk, absolute; empty: none */
     uint64_t prefix_bytes;  /* its cap */
     double prefix_share;    /* of a stored prefix, loaded before the first token; 0: all of it */
     uint64_t prefix_cache_bytes;     /* memory for what was loaded so and may be again; 0: none */

@@ -5,9 +5,9 @@
  * another request and those from before a loss are told apart. When the connection is lost, the
  * next coordinator is sent Follow with the tokens that are here, and sends the rest. Where the
  * request's token log is gone the order is sent again; the coordinator compares what it makes with
- * the tokens that are here. Who calls it: hillctl/exchange.c, gateway/job_generate.c; they own the
- * socket, and say how the connection is. Concurrency: one thread; nothing blocks. Failure: what
- * proto_send says, HILL_E_NOMEM, and HILL_E_TIMEOUT for a coordinator that does not come back.
+ * the tokens that are here. Who calls it: hillctl and the gateway; they own the socket, and say how
+ * the connection is. Concurrency: one thread; nothing blocks. Failure: what proto_send says,
+ * HILL_E_NOMEM, and HILL_E_TIMEOUT for a coordinator that does not come back.
  */
 #pragma once
 

@@ -76,7 +76,8 @@ uint32_t layout_demote_slots_max(const struct layout_input *in);
 #define LAYOUT_COMMIT_SLOTS_MAX 4096u
 #define LAYOUT_KEY_RANGES_MAX   4096u
 
-/* Scorer: initialise doorbells and rings in a zeroed payload. */
+/* Scorer: lay the rings out in a zeroed payload; doorbells are valid as zeros and are left alone.
+ * HILL_E_INVALID: a shape that cannot be, or too few bytes. */
 int layout_init(void *payload, uint64_t bytes, const struct layout_input *in);
 
 /* The doorbell of a party; of PARTY_AGENT: the first drive's. */

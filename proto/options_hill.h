@@ -4,8 +4,8 @@
  *
  * What: the pipeline's options (coordinator; foreign to hillctl but for the run folder) and those
  * of one request (hillctl; foreign to the coordinator), and structs with their checked values.
- * Spellings are llama.cpp's where it has one. Who calls it: coordinator, hillctl, and
- * for the run folder and the log level the workers (proto/worker_link.h).
+ * Spellings are llama.cpp's where it has one. Who calls it: the coordinator, hillctl, the gateway,
+ * tools; for the run folder and the log level the workers (proto/worker_link.h).
  * Failure: as options.h; impossible pairs are refused here. Texts in the structs belong to the
  * options they were read from. Concurrency: none (start-up).
  */

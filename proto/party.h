@@ -66,19 +66,25 @@ int epoch_kept(const struct epoch_settings *s, struct hill_why *why);
 /* ---- parties ---- */
 
 /* Map rings and staging (the scorer: hot too), written by others already. bell is valid from here
- * on, so that control messages can ring it. */
+ * on, so that control messages can ring it. As shm_segment_attach; HILL_E_DAMAGED: too small for
+ * its rings; HILL_E_INVALID: no room for the staging slots or the key windows. */
 int party_attach(struct party *p, enum layout_party who, const struct epoch_settings *s,
                  struct hill_why *why);
-/* The scorer's part over private memory of these sizes, which no other process sees. */
+/* The scorer's part over private memory of these sizes, which no other process sees. As
+ * shm_segment_private, and as above. */
 int party_attach_alone(struct party *p, const struct epoch_settings *s, struct hill_why *why);
-/* Map the hot pool, to be read only. */
+/* Map the hot pool, to be read only. As shm_segment_attach. */
 int party_attach_hot(struct party *p, const struct epoch_settings *s, struct hill_why *why);
-/* Map the prompt segment, whose pages are still to be filled (shm_segment_fill). */
+/* Map the prompt segment, whose pages are still to be filled (shm_segment_fill). As
+ * shm_segment_attach. */
 int party_attach_prompt(struct party *p, const struct epoch_settings *s, struct hill_why *why);
 /* Lay out (scorer) or wait for the layout, and open this party's ring ends and the arena. wait may
- * be NULL for the scorer. Without a drive the scorer does not open the agent's rings. */
+ * be NULL for the scorer. Without a drive the scorer does not open the agent's rings. Scorer: as
+ * shm_arena_init, shm_arena_own and layout_init. Others: HILL_E_TIMEOUT at the deadline, what
+ * `waiting` says, HILL_E_DAMAGED for staging slots that hold no entry, and as layout_open. */
 int party_open(struct party *p, const struct party_wait *wait, struct hill_why *why);
-/* The other side's ends over the memory of p, which is open and outlives this. */
+/* The other side's ends over the memory of p, which is open and outlives this. As party_open, but
+ * HILL_E_WOULD_BLOCK where the layout is not there. */
 int party_beside(struct party *out, enum layout_party who, const struct party *p,
                  struct hill_why *why);
 /* Close and unmap. Safe on a zeroed struct, which it leaves. */

@@ -5,7 +5,8 @@
  * Every record starts with struct record_header. All numbers little endian, fixed width; arrays
  * follow the struct at the offsets named. A receiver checks epoch, ids and every count against the
  * record's size before use (records.c). Rings (proto/layout.h says where they lie):
- * - append, GPU worker to scorer: SEQ_BEGIN, RESUME, APPEND, MASS, STEP_END, SEQ_END, in order;
+ * - append, GPU worker to scorer: PROMPT (where rings are recorded), SEQ_BEGIN, RESUME, APPEND,
+ *   MASS, STEP_END, SEQ_END, in order;
  * - query, GPU worker to scorer: QUERY (refers to appended tokens by N; the scorer drains append up
  *   to N first), READS_DONE, READ;
  * - selection, scorer to GPU worker: SELECTION, SEQ_READY (answer to SEQ_BEGIN), SEQ_STATS (answer
@@ -66,6 +67,7 @@ struct record_seq_begin {
     uint32_t prompt_tokens; /* known ahead, so that prefill can place each token once */
     uint32_t max_tokens;    /* prompt + predict */
     double alpha;
+    /* tokens, budget 0: alpha; enum kv_policy, enum kv_importance */
     uint32_t budget, sinks, window, policy, importance;
     uint16_t reads_hot;   /* 1: the attention can read entries in the hot pool, where they lie; 0 */
     uint16_t exact_below; /* of recordings from before it: 0 */
@@ -239,17 +241,18 @@ struct selected_upload {
  * segment; the same for all sequences of an epoch. Else 0. */
 struct record_seq_ready {
     struct record_header header;
-    int32_t status;
+    int32_t status;      /* 0, or a hill_error */
     uint32_t hot_offset; /* in units of 64 bytes */
     uint32_t hot_entries;
-    /* That have their entries still, as of header.step, or after_tokens; 0: it begins anew. Of a
-     * prompt: in header.layer, all of it in the layers before, none in those after. */
+    /* Tokens whose entries are still there, up to header.step, or after_tokens of SEQ_BEGIN; 0: the
+     * request begins anew. For a prompt it counts in header.layer: earlier layers are complete,
+     * later ones empty. */
     uint32_t kept_tokens;
-    /* Of these: entries that are damaged. An APPEND of one token brings each, before any query;
+    /* How many of these entries are damaged. One APPEND of one token brings each before any query;
      * then they are as they were. */
     uint32_t n_damaged;
-    /* The steps after header.step, up to this one, are to be made again: their tokens are known,
-     * and the selection hash has them already. 0: none */
+    /* Steps header.step + 1 .. replay_to are made again: their tokens are known, and the selection
+     * hash has them already. 0: none. */
     uint32_t replay_to;
     uint32_t reserved[2];
     /* then struct damaged_entry damaged[n_damaged], by position, then layer */
@@ -383,7 +386,7 @@ struct record_score_block {
     uint32_t stripe;
     uint32_t first_slot;      /* within the stripe; slot offsets count from here */
     uint32_t n;               /* tuples */
-    uint16_t version, planes; /* planes 1: one score per token */
+    uint16_t version, planes; /* SCORE_BLOCK_VERSION; planes is 1: one score per token */
     uint32_t reserved[3];
     /* then struct score_tuple tuples[n]: 4n bytes, as in the paper */
 };
@@ -399,8 +402,9 @@ struct record_completion {
     uint64_t tag;     /* of the command; of a query: its query_id */
     uint32_t command; /* enum record_type of the command */
     int32_t status;   /* 0 or a hill_error */
-    uint32_t count;   /* query: slots scored; fetch, demote, commit, adopt: entries */
-    uint32_t detail;  /* status DAMAGED: position of the first damaged entry (adopt: UINT32_MAX:
+    /* query: slots scored; read keys: ranges; fetch, demote, commit, release, adopt: entries */
+    uint32_t count;
+    uint32_t detail; /* status DAMAGED: position of the first damaged entry (adopt: UINT32_MAX:
                        * the pool is another); fetch, status 0: 1: it was read ahead, which busy_ns
                        * leaves out */
     uint64_t flash_read_bytes, flash_write_bytes; /* by this command */

@@ -4,7 +4,7 @@
     scripts/opt_to_gguf.py FOLDER OUT.gguf [f32|f16]
 
 FOLDER holds config.json, the weights, vocab.json and merges.txt. llama.cpp has no OPT, so the names
-are ours (model/README.md). Matrices become F16 unless f32 is asked for; norms, biases and positions
+are ours (docs/models.md). Matrices become F16 unless f32 is asked for; norms, biases and positions
 stay F32. Refused: OPT-350m, which puts its norms after the blocks and projects its embeddings.
 Needs numpy, torch, transformers and gguf; nothing of the product does.
 """

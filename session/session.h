@@ -43,7 +43,7 @@ struct session_terms {
     double alpha;
     uint32_t budget, sinks, window;
     uint32_t score_bits;
-    uint32_t speculate; /* layers that are not guessed; 0: none is */
+    uint32_t speculate; /* --exact-layers under --speculate on; 0: no layer is guessed */
     uint32_t
         rope_choice; /* of the rotary factors, by -c (model/hparams.h); 0: there is no choice */
 };

@@ -40,7 +40,8 @@ struct shm_arena {
 /* Memory for slot_count slots of slot_bytes; 0 when such an arena cannot be. */
 uint64_t shm_arena_bytes(uint32_t slot_count, uint32_t slot_bytes);
 
-/* Lay out an arena in zeroed, 64-byte aligned memory of shm_arena_bytes. HILL_E_INVALID. */
+/* Lay out an arena in zeroed, 64-byte aligned memory of shm_arena_bytes. HILL_E_INVALID: such an
+ * arena cannot be, or memory is not 64-byte aligned. */
 int shm_arena_init(void *memory, uint32_t slot_count, uint32_t slot_bytes);
 
 /* Map as a reader (view) or as the owner; the header is checked against space: HILL_E_DAMAGED,

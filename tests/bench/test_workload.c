@@ -118,7 +118,7 @@ static void test_a_name_says_model_length_and_text(void **unused)
     assert_string_equal(w.missing, "");
     assert_string_equal(w.text, "heldout");
     assert_int_equal(w.tokens, 512);
-    assert_int_equal(w.geometry.n_layers, 6); /* models/README.md */
+    assert_int_equal(w.geometry.n_layers, 6); /* docs/hill-ref.md */
     assert_true(w.model_identity != 0);
 }
 

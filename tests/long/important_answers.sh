@@ -2,7 +2,7 @@
 # tests/long/important_answers.sh - --prefix-attention select on LongEval's lines: how many items are right computed whole
 # and with the important tokens of a stored prefix alone, how many differ, and what was loaded before the first token.
 #
-# ITEMS (50) of LINES (../shared/data/lines_200.jsonl.gz; docs/data.md) as chats with MODEL (Qwen2.5 Coder 0.5B; its file), at
+# ITEMS (50) of LINES_FILE (lines_200.jsonl.gz of $BENCH_DATA; docs/data.md) as chats with MODEL (Qwen2.5 Coder 0.5B; its file), at
 # SHARE (0.4). Each prompt is first read whole, which leaves it in the store; then another pipeline, whose tiers have nothing,
 # answers it over the store's important tokens. The goal: of 50 items 2 at most are right in one way alone; whether that is
 # met is printed. Fails if SHARE loads more than MOST (500) thousandths of the bytes of full reuse, or if more than 2 of 50
@@ -15,7 +15,7 @@
 unset HILL_NO_PREFIX_CACHE HILL_EXACT_BELOW
 
 items=${ITEMS:-50} share=${SHARE:-0.4} unimportant=${UNIMPORTANT:-later} most=${MOST:-500} name=qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
-lines=${LINES_FILE:-$(dirname "$0")/../../../shared/data/lines_200.jsonl.gz}
+lines=${LINES_FILE:-${BENCH_DATA:-build/bench/data}/lines_200.jsonl.gz}
 model=${MODEL:-$(model_file "$name")}
 [ -n "$model" ] || skip "$name is not there (scripts/hillinfer get-models qwen)"
 [ -r "$lines" ] || skip "$lines is not there (docs/data.md)"

@@ -11,7 +11,7 @@ unset HILL_NO_PREFIX_CACHE HILL_EXACT_BELOW
 
 documents=${DOCUMENTS:-6} bytes=${BYTES:-16000} questions=${QUESTIONS:-48} seed=${SEED:-16} caches=${CACHES:-8 24 48}
 name=SmolLM2-135M-Instruct.Q4_1.gguf
-source=${TEXT:-$(dirname "$0")/../../../shared/data/mobydick.txt}
+source=${TEXT:-${BENCH_DATA:-build/bench/data}/mobydick.txt}
 model=${MODEL:-$(model_file "$name")}
 [ -n "$model" ] || skip "$name is not there (scripts/hillinfer get-models smollm2)"
 [ -r "$source" ] || skip "$source is not there (docs/data.md)"

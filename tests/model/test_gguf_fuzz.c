@@ -1,7 +1,7 @@
 /*
  * tests/model/test_gguf_fuzz.c - thousands of damaged copies of a whole model: whatever a byte
- * says, the reader, the shape and the tokenizer answer with a code; the sanitizers watch. HILL_SEED
- * chooses, HILL_FUZZ_ROUNDS lengthens.
+ * says, the reader, the shape and the tokenizer answer with a code; the sanitizers watch.
+ * HILL_TEST_SEED chooses, HILL_FUZZ_ROUNDS lengthens.
  */
 #include "model/hparams.h"
 #include "tests/model/tokenizer_checks.h"

@@ -46,9 +46,9 @@ void check_round_trip(const struct tokenizer *t, const char *text, uint64_t leng
 
 uint64_t test_seed(void)
 {
-    const char *text = getenv("HILL_SEED");
+    const char *text = getenv("HILL_TEST_SEED");
     uint64_t seed = text ? strtoull(text, NULL, 0) : 20260101;
-    print_message("seed %llu (set HILL_SEED to choose)\n", (unsigned long long)seed);
+    print_message("seed %llu (set HILL_TEST_SEED to choose)\n", (unsigned long long)seed);
     return seed ? seed : 1;
 }
 

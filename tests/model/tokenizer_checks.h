@@ -23,7 +23,7 @@ void check_ids(const struct tokenizer *t, const char *text, bool special, const 
 /* The pieces of a text's tokens, put together, must be the text. */
 void check_round_trip(const struct tokenizer *t, const char *text, uint64_t length);
 
-/* Seed of the random tests: HILL_SEED or a fixed one, printed. */
+/* Seed of the random tests: HILL_TEST_SEED or a fixed one, printed. */
 uint64_t test_seed(void);
 
 /* Random bytes that are partly text, partly sound UTF-8, partly neither. */

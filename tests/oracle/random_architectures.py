@@ -4,7 +4,7 @@
     tests/oracle/random_architectures.py [NAME...]
 
 writes a file of tests/gpu_worker/fixtures/ for NAME (F32, tensors as the converters of llama.cpp lay them out;
-opt as model/README.md says) and NAME.expected: little-endian uint32 n_prompt, n_steps, n_vocab,
+opt as docs/models.md says) and NAME.expected: little-endian uint32 n_prompt, n_steps, n_vocab,
 ctx_tokens; n_prompt + n_steps token ids; then float32 logits [n_steps + 1][n_vocab]: after the prompt
 and after each of the further tokens. The forward pass is transformers' own, in float32 on the CPU;
 no code is shared with the engine. Needs torch, transformers and gguf.

@@ -410,10 +410,10 @@ static void random_records_are_never_read_beyond_their_end(void **state)
 {
     (void)state;
     unsigned seed = SEED;
-    const char *given = getenv("HILL_FUZZ_SEED");
+    const char *given = getenv("HILL_TEST_SEED");
     if (given != NULL)
         seed = (unsigned)strtoul(given, NULL, 10);
-    print_message("seed %u (HILL_FUZZ_SEED)\n", seed);
+    print_message("seed %u (HILL_TEST_SEED)\n", seed);
     srand(seed);
     uint8_t *room = malloc(ROOM);
     uint32_t passed = 0;

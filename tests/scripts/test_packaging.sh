@@ -26,6 +26,8 @@ for program in hillctl "hillctl generate" hill-gateway hill-coordinator hill-csd
     for option in $("$bin"/$program --help | sed -nE 's/^  (-[a-z]+, )?--([a-z-]+).*/\2/p'); do
         grep -q -- "\\\\-\\\\-${option//-/\\\\-}" "$page" || expect "$program: --$option has a place in its page" no yes
     done
+    # shellcheck disable=SC2086
+    expect "$program --help: headings of exit codes" "$("$bin"/$program --help | grep -c '^exit codes')" 1
 done
 if command -v groff >/dev/null; then
     expect "faults that groff finds" "$(groff -man -Tutf8 -ww -z "$work"/man1/*.1 2>&1 | grep -v "can't break line\|cannot adjust line")" ""

@@ -4,8 +4,8 @@
  * What: for each SEQ_BEGIN the prompt behind it, what the GPU worker published for it in each of
  * its two rings, the scorer's answers, and every KV entry that was appended, by layer and position.
  * Events of other requests lie in between in the file: in which order they came to lie is the
- * business of threads, and may be another one in a replay. Who calls it: replay.c. Failure:
- * HILL_E_DAMAGED with the event's number, HILL_E_NOMEM. Payloads stay in the mapped file.
+ * business of threads, and may be another one in a replay. Who calls it: the GPU worker's replay.
+ * Failure: HILL_E_DAMAGED with the event's number, HILL_E_NOMEM. Payloads stay in the mapped file.
  */
 #pragma once
 
