@@ -107,14 +107,15 @@ static struct csd_model own_model(const struct settings *s, const char *wanted, 
     return (struct csd_model){.on = false};
 }
 
+/* like: as in size_drive. */
 static int attach_only(struct settings *s, const char *wanted, const struct csd_model *model,
-                       struct hill_why *why)
+                       uint64_t like, struct hill_why *why)
 {
     struct pool_layout layout;
     uint64_t cap;
     int code = check_url(s, wanted, why);
     if (code == 0)
-        code = size_drive(s, wanted, s->like ? s->like->cold_cap_bytes : 0, &cap, &layout, why);
+        code = size_drive(s, wanted, like, &cap, &layout, why);
     if (code)
         return code;
     s->epoch.csd_model = model ? *model : own_model(s, wanted, s->csd_url, &s->epoch.csd_model);
@@ -125,6 +126,7 @@ static int attach_only(struct settings *s, const char *wanted, const struct csd_
     s->epoch.csd_url = s->csd_url;
     s->epoch.cold_cap_bytes = cap;
     s->cold_tokens = tokens_of(s, &layout);
+    s->plain_tokens = 0;
     return 0;
 }
 
@@ -168,7 +170,7 @@ static bool same_file(const char *a, const char *b)
 }
 
 static int attach_one(struct settings *s, uint32_t drive, const char *wanted,
-                      const struct csd_model *model, struct hill_why *why)
+                      const struct csd_model *model, uint64_t like, struct hill_why *why)
 {
     struct settings_drive *one = &s->drives[drive];
     struct pool_layout layout;
@@ -179,8 +181,7 @@ static int attach_one(struct settings *s, uint32_t drive, const char *wanted,
             return hill_fail(why, HILL_E_INVALID, "%.200s and %.200s are the same drive",
                              s->drives[d].url, wanted);
     if (code == 0)
-        code = size_drive(s, wanted, s->like ? s->like->drive_cap_bytes[drive] : 0, &cap, &layout,
-                          why);
+        code = size_drive(s, wanted, like, &cap, &layout, why);
     if (code)
         return code;
     const struct csd_model its = model ? *model : own_model(s, wanted, one->url, &one->model);
@@ -229,8 +230,8 @@ int settings_attach(struct settings *s, uint32_t drive, const char *url,
         before = s->drives[drive];
     else
         snprintf(before.url, sizeof before.url, "%s", s->csd_url);
-    int code = settings_several(s) ? attach_one(s, drive, url, model, why)
-                                   : attach_only(s, *url ? url : s->csd_default_url, model, why);
+    int code = settings_several(s) ? attach_one(s, drive, url, model, 0, why)
+                                   : attach_only(s, *url ? url : s->csd_default_url, model, 0, why);
     if (!code)
         s->before = before;
     return code;
@@ -243,25 +244,84 @@ const struct csd_model *settings_model(const struct settings *s, uint32_t drive)
 
 int settings_attach_all(struct settings *s, struct hill_why *why)
 {
-    int code = settings_several(s) ? 0 : attach_only(s, s->csd_default_url, NULL, why);
+    const struct tiers_record none = {0}, *like = s->like ? s->like : &none;
+    int code = settings_several(s)
+                   ? 0
+                   : attach_only(s, s->csd_default_url, NULL, like->cold_cap_bytes, why);
     for (uint32_t d = 0; !code && d < s->epoch.csd_drives; d++) {
         char url[HILL_PATH_BYTES];
         snprintf(url, sizeof url, "%.*s", (int)s->options.csd[d].length, s->options.csd[d].url);
-        code = attach_one(s, d, url, &s->options.csd_models[d], why);
+        code = attach_one(s, d, url, &s->options.csd_models[d], like->drive_cap_bytes[d], why);
     }
     return code;
+}
+
+/* A place that is empty knows who was there last. */
+static void leave_empty(struct settings *s, uint32_t drive, const struct drive_note *note)
+{
+    struct settings_drive *one = &s->drives[drive];
+    if (!settings_several(s)) {
+        snprintf(s->csd_url, sizeof s->csd_url, "%s", note->url);
+        s->epoch.csd_model = note->model;
+        settings_detach(s, drive);
+        return;
+    }
+    snprintf(one->url, sizeof one->url, "%s", note->url);
+    one->model = note->model;
+}
+
+bool settings_attach_left(struct settings *s, const struct drives_record *left)
+{
+    struct hill_why why = {""};
+    bool several = settings_several(s);
+    if (left->n != epoch_drives(&s->epoch))
+        return false;
+    for (uint32_t d = 0; d < left->n; d++) {
+        const struct drive_note *note = &left->drives[d];
+        leave_empty(s, d, note);
+        if (note->state == DRIVE_NOTE_NONE)
+            continue;
+        if (several ? attach_one(s, d, note->url, &note->model, note->cap_bytes, &why)
+                    : attach_only(s, note->url, &note->model, note->cap_bytes, &why))
+            log_warn("%s: going on without this drive, which was attached", why.text);
+        else if (note->state == DRIVE_NOTE_PLAIN && !several)
+            settings_detach_to_plain(s);
+    }
+    if (several)
+        sum_up(s);
+    log_info("drives as the killed coordinator had them: %s",
+             s->epoch.csd_attached ? s->csd_url : "none");
+    return true;
+}
+
+void settings_note_drives(const struct settings *s, struct drives_record *out)
+{
+    const struct epoch_settings *e = &s->epoch;
+    bool several = settings_several(s);
+    *out = (struct drives_record){.n = epoch_drives(e)};
+    for (uint32_t d = 0; d < out->n; d++) {
+        struct drive_note *note = &out->drives[d];
+        bool there = several ? e->drives[d].attached : e->csd_attached;
+        note->state = !there                     ? DRIVE_NOTE_NONE
+                      : !several && e->csd_plain ? DRIVE_NOTE_PLAIN
+                                                 : DRIVE_NOTE_ATTACHED;
+        note->cap_bytes = there ? settings_cap(s, d) : 0;
+        note->model = *settings_model(s, d);
+        snprintf(note->url, sizeof note->url, "%s", settings_url(s, d));
+    }
 }
 
 void settings_detach(struct settings *s, uint32_t drive)
 {
     if (settings_several(s)) {
         s->epoch.drives[drive].attached = false;
+        s->epoch.drives[drive].cap_bytes = 0; /* as it is where nobody was there before */
         sum_up(s);
         return;
     }
     s->epoch.csd_attached = s->epoch.csd_plain = false;
     s->epoch.csd_url = "";
-    s->epoch.cold_cap_bytes = s->cold_tokens = 0;
+    s->epoch.cold_cap_bytes = s->cold_tokens = s->plain_tokens = 0;
 }
 
 void settings_undo_attach(struct settings *s, uint32_t drive)
@@ -278,6 +338,7 @@ void settings_undo_attach(struct settings *s, uint32_t drive)
 void settings_detach_to_plain(struct settings *s)
 {
     s->epoch.csd_plain = true;
+    s->plain_tokens = s->cold_tokens;
     s->cold_tokens = 0; /* of new requests */
 }
 
