@@ -6,10 +6,10 @@
  * once a request got on), worker.sock, heartbeat.sock, control.sock (ZeroMQ), pids (one line "PID
  * START-TIME NAME" a worker), tiers (tiers_record.h), drives (drives_record.h). Invariant: whoever
  * holds the lock owns everything with the folder's run id: what is there at the start was left by a
- * killed pipeline and is removed (worker processes,
- * segments, sockets), but for the segments that the tiers' record names. Who calls it: main.c
- * (open, close), pipeline.c (pids). Concurrency: one thread. Failure: HILL_E_BUSY (a second
- * pipeline), HILL_E_INVALID (not a folder of ours alone), others from errno.
+ * killed pipeline and is removed (worker processes, segments, sockets), but for the segments that
+ * the tiers' record names. Who calls it: main.c (open, close), pipeline.c (pids). Concurrency: one
+ * thread. Failure: HILL_E_BUSY (a second pipeline), HILL_E_INVALID (not a folder of ours alone),
+ * others from errno.
  */
 #pragma once
 

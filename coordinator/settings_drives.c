@@ -230,8 +230,11 @@ int settings_attach(struct settings *s, uint32_t drive, const char *url,
         before = s->drives[drive];
     else
         snprintf(before.url, sizeof before.url, "%s", s->csd_url);
-    int code = settings_several(s) ? attach_one(s, drive, url, model, 0, why)
-                                   : attach_only(s, *url ? url : s->csd_default_url, model, 0, why);
+    /* of one that is read still, what it has: another cap is another shape, which begins empty */
+    uint64_t like = s->epoch.csd_plain ? s->epoch.cold_cap_bytes : 0;
+    int code = settings_several(s)
+                   ? attach_one(s, drive, url, model, 0, why)
+                   : attach_only(s, *url ? url : s->csd_default_url, model, like, why);
     if (!code)
         s->before = before;
     return code;

@@ -262,6 +262,9 @@ static void drives_are_attached_as_they_were(void **state)
     settings_note_drives(&now, &again);
     assert_true(settings_attach_left(&then, &again));
     assert_true(then.epoch.csd_plain && then.plain_tokens == tokens && then.cold_tokens == 0);
+    assert_int_equal(settings_attach(&then, 0, "file:/tmp/hill-other", NULL, &why), 0);
+    assert_int_equal(then.epoch.cold_cap_bytes, 40 << 20); /* with what it has, whatever is free */
+    assert_false(then.epoch.csd_plain);
     settings_detach(&now, 0);
     settings_note_drives(&now, &again);
     assert_true(settings_attach_left(&then, &again));
