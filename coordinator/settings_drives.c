@@ -1,8 +1,13 @@
 /* coordinator/settings_drives.c - the drive, or several: which, how large; see settings.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/disk_room.h"
 #include "coordinator/settings.h"
@@ -23,6 +28,24 @@ uint64_t settings_file_room(const char *file)
         slash[slash == folder] = '\0';
     uint64_t free_bytes = disk_room(slash ? folder : ".");
     return free_bytes == UINT64_MAX ? free_bytes : free_bytes + own;
+}
+
+static bool is_device(const char *file)
+{
+    struct stat info;
+    return stat(file, &info) == 0 && S_ISBLK(info.st_mode);
+}
+
+/* A block device is the pool's alone; its node's file system says nothing about it. */
+static int device_bytes(const char *file, uint64_t *bytes, struct hill_why *why)
+{
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    int err = fd < 0 || ioctl(fd, BLKGETSIZE64, bytes) ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return err ? hill_fail(why, hill_from_errno(err),
+                           "cannot ask block device %.200s for its size: %s", file, strerror(err))
+               : 0;
 }
 
 /* ---- one of them --------------------------------------------------------------------------- */
@@ -67,17 +90,22 @@ static int size_drive(const struct settings *s, const char *url, uint64_t like, 
     uint64_t need =
         pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
     char file[HILL_PATH_BYTES];
-    uint64_t room = hill_drive_file(url, file) ? settings_file_room(file) / 4 / parts : need;
+    bool local = hill_drive_file(url, file), device = local && is_device(file);
+    uint64_t room = local && !device ? settings_file_room(file) / 4 / parts : need;
+    int code = device && !s->options.cold_bytes && !like ? device_bytes(file, &room, why) : 0;
+    if (code)
+        return code;
     *cap = s->options.cold_bytes ? s->options.cold_bytes
            : like                ? like
                                  : (room < need ? room : need);
-    int code = lay_out(s, *cap, layout, why);
+    code = lay_out(s, *cap, layout, why);
     if (!code || s->options.cold_bytes) /* a cap that a person gave is a mistake */
         return code;
     struct hill_why small = *why;
     return hill_fail(why, HILL_E_NOSPACE,
-                     "the disk of '%s' is full: of a quarter of what is free there, %s", url,
-                     small.text);
+                     device ? "'%s' is too small: %s"
+                            : "the disk of '%s' is full: of a quarter of what is free there, %s",
+                     url, small.text);
 }
 
 static uint64_t tokens_of(const struct settings *s, const struct pool_layout *layout)
