@@ -17,6 +17,7 @@
 #include "placement/placement.h"
 #include "pool/pool.h"
 #include "prefix/chunk_keys.h"
+#include "proto/drive_url.h"
 #include "proto/party.h"
 
 #define CTX_DEFAULT_MAX 131072u
@@ -395,9 +396,12 @@ int settings_open(struct settings *s, const struct options *options,
         code = name_files(s, why);
     if (code)
         return code;
-    const char *url = s->options.csd_url;
-    snprintf(s->csd_default_url, sizeof s->csd_default_url, "%s%s%s",
-             url ? "" : "file:", url ? url : s->state_dir, url ? "" : "/cold.pool");
+    char url[sizeof s->csd_default_url];
+    snprintf(url, sizeof url, "file:%s/cold.pool", s->state_dir);
+    code =
+        drive_url_absolute(s->csd_default_url, s->options.csd_url ? s->options.csd_url : url, why);
+    if (code)
+        return code;
     s->epoch.csd_drives = s->options.n_csd > 1 ? s->options.n_csd : 0;
     code = fill_plan(s, why);
     if (code)

@@ -13,6 +13,7 @@
 #include "coordinator/settings.h"
 #include "pool/pool.h"
 #include "proto/drive_link.h"
+#include "proto/drive_url.h"
 
 /* ---- room ---------------------------------------------------------------------------------- */
 
@@ -119,6 +120,15 @@ static void allow_remote(bool remote)
     setenv("HILL_MAY_CONNECT", remote ? "1" : "", 1);
 }
 
+/* What --csd has named, of several. */
+static int option_url(const struct settings *s, uint32_t drive, char out[HILL_PATH_BYTES],
+                      struct hill_why *why)
+{
+    char url[HILL_PATH_BYTES];
+    snprintf(url, sizeof url, "%.*s", (int)s->options.csd[drive].length, s->options.csd[drive].url);
+    return drive_url_absolute(out, url, why);
+}
+
 /* Of a drive that nobody has said one of: what it has, when it was in this place last (or nobody
  * was), or what the options have for it. The model of another drive is not its own. */
 static struct csd_model own_model(const struct settings *s, const char *wanted, const char *last,
@@ -128,9 +138,9 @@ static struct csd_model own_model(const struct settings *s, const char *wanted, 
         return *in_force;
     if (!settings_several(s) && strcmp(wanted, s->csd_default_url) == 0)
         return s->options.csd_models[0];
+    char url[HILL_PATH_BYTES];
     for (uint32_t d = 0; settings_several(s) && d < s->options.n_csd; d++)
-        if (strlen(wanted) == s->options.csd[d].length &&
-            memcmp(wanted, s->options.csd[d].url, s->options.csd[d].length) == 0)
+        if (option_url(s, d, url, NULL) == 0 && strcmp(wanted, url) == 0)
             return s->options.csd_models[d];
     return (struct csd_model){.on = false};
 }
@@ -281,8 +291,9 @@ int settings_attach_all(struct settings *s, struct hill_why *why)
                    : attach_only(s, s->csd_default_url, NULL, like->cold_cap_bytes, why);
     for (uint32_t d = 0; !code && d < s->epoch.csd_drives; d++) {
         char url[HILL_PATH_BYTES];
-        snprintf(url, sizeof url, "%.*s", (int)s->options.csd[d].length, s->options.csd[d].url);
-        code = attach_one(s, d, url, &s->options.csd_models[d], like->drive_cap_bytes[d], why);
+        code = option_url(s, d, url, why);
+        if (!code)
+            code = attach_one(s, d, url, &s->options.csd_models[d], like->drive_cap_bytes[d], why);
     }
     return code;
 }
