@@ -104,6 +104,11 @@ fi
 printf 'this is not a cold pool' >"$work/foreign"
 refused "foreign file as cold pool" 1 "foreign" -m "$work/good.gguf" -c 1024 -p x --csd "file:$work/foreign"
 expect "the foreign file is untouched" "$(cat "$work/foreign")" "this is not a cold pool"
+# a pool of another shape holds nothing that outlives its pipeline: it is formatted anew, which a line says
+run_json "$work/shape" -m "$work/good.gguf" -c 1024 -p x -n 2 --cold-mb 16 --csd "file:$work/shape.pool"
+HILL_LOG_LEVEL=warn run_json "$work/shape" -m "$work/good.gguf" -c 1024 -p x -n 2 --cold-mb 32 --csd "file:$work/shape.pool"
+expect "a pool of another shape: exit, a line" "$? $(grep -c "cold pool 'file:$work/shape.pool' has another shape; formatting it anew" "$work/shape.err")" "0 1"
+
 # a block device smaller than what the context needs: its size is the default cap, not what is free in /dev
 loop="" nobody=(setpriv --reuid 65534 --clear-groups)
 trap '[ -z "$loop" ] || losetup -d "$loop"; cleanup' EXIT
