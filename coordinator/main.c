@@ -93,6 +93,7 @@ static int serve(const struct options *options, struct hill_why *why)
     struct settings settings = {0};
     struct run_folder folder = {.lock_fd = -1};
     struct pipeline *pipeline = NULL;
+    static struct drives_record drives;
     char run_dir[HILL_PATH_BYTES];
     int ready_fd, alive_fd;
     int signal_fd = open_signals(why);
@@ -105,8 +106,12 @@ static int serve(const struct options *options, struct hill_why *why)
         code = hill_run_dir(run_dir, options, why);
     if (!code)
         code = run_folder_open(&folder, run_dir, why);
+    if (!code && coordinator_restarts())
+        drives_record_read(folder.path, &drives);
+    else if (!code) /* a person has said which drives there are */
+        drives_record_remove(folder.path);
     if (!code)
-        code = settings_open(&settings, options, &folder.left, why);
+        code = settings_open(&settings, options, &folder.left, &drives, why);
     settings.limits.silent_ns = CLOCK_MS(options_integer(options, "hang-ms"));
     settings.limits.stuck_ns = CLOCK_MS(options_integer(options, "stall-ms"));
     if (!code)

@@ -14,6 +14,7 @@
 #include <xxhash.h>
 
 #include "base/process.h"
+#include "coordinator/drives_record.h"
 #include "proto/party.h"
 #include "shm/segment.h"
 
@@ -205,6 +206,7 @@ void run_folder_close(struct run_folder *folder)
     run_folder_forget_left(folder, true);
     remove_files(folder);
     tiers_record_remove(folder->path);
+    drives_record_remove(folder->path);
     name_in(name, folder, "lock");
     unlink(name);
     rmdir(folder->path); /* fails when something foreign is in it: then it stays */

@@ -2,15 +2,14 @@
  * coordinator/run_folder.h - the 0700 folder of one running pipeline: lock, sockets, the workers'
  * pids.
  *
- * Contents: lock (flock'ed while the pipeline runs; holds the
- * coordinator's pid, and "progress" once a request got on), worker.sock,
- * heartbeat.sock, control.sock (ZeroMQ), pids (one line "PID START-TIME NAME" a worker), tiers
- * (tiers_record.h). Invariant: whoever holds the lock owns everything with the folder's run id:
- * what is there at the start was left by a killed pipeline and is removed (worker processes,
- * segments, sockets), but for the segments that the tiers' record names. Who calls it: the
- * coordinator's main.c and pipeline (open, close), its supervisor. Concurrency: one thread.
- * Failure: HILL_E_BUSY (a second pipeline), HILL_E_INVALID (not a folder of ours alone), others
- * from errno.
+ * Contents: lock (flock'ed while the pipeline runs; holds the coordinator's pid, and "progress"
+ * once a request got on), worker.sock, heartbeat.sock, control.sock (ZeroMQ), pids (one line "PID
+ * START-TIME NAME" a worker), tiers (tiers_record.h), drives (drives_record.h). Invariant: whoever
+ * holds the lock owns everything with the folder's run id: what is there at the start was left by a
+ * killed pipeline and is removed (worker processes, segments, sockets), but for the segments that
+ * the tiers' record names. Who calls it: the coordinator's main.c and pipeline (open, close), its
+ * supervisor. Concurrency: one thread. Failure: HILL_E_BUSY (a second pipeline), HILL_E_INVALID
+ * (not a folder of ours alone), others from errno.
  */
 #pragma once
 

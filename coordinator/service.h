@@ -246,8 +246,6 @@ void request_cancel(struct service *sv, struct request *r);
 void request_fail(struct service *sv, struct request *r, int code, const char *text);
 /* Removed with its log, without a word: nobody waits for it any more. */
 void request_drop(struct service *sv, struct request *r);
-/* How often the launcher (scripts/hillinfer) started this coordinator again. */
-uint32_t coordinator_restarts(void);
 
 /* ---- service_follow.c ---- */
 /* What a coordinator that was killed in this run folder has left: AWAITED, each. Before the first

@@ -34,6 +34,7 @@ void csd_model_take_change(void *owner, struct arrival *a)
         router_to_worker(sv->router, w,
                          &message); /* one that is not there gets it with Configure */
     }
+    supervisor_note_drives(sv->supervisor);
     csd_model_print(text, &s->epoch.csd_model);
     log_info("device model %s", text);
     router_reply(sv->router, from, 0, text);

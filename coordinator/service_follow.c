@@ -50,9 +50,9 @@ static int check(struct service *sv, const struct token_log_contents *c, struct 
     session_fill_terms(sv, &selection, &here);
     int code = session_compare(&then, &here, "of the token log", &detail);
     if (!code)
-        code = settings_admit(sv->settings, &selection, p->restore ? 1 : (uint32_t)p->n_tokens,
-                              p->restore ? (uint32_t)p->n_tokens + p->predict - 1 : p->predict,
-                              &detail);
+        code = settings_admit_again(
+            sv->settings, &selection, p->restore ? 1 : (uint32_t)p->n_tokens,
+            p->restore ? (uint32_t)p->n_tokens + p->predict - 1 : p->predict, &detail);
     if (code)
         return hill_fail(why, code, "this coordinator cannot go on with the request: %.400s",
                          detail.text);

@@ -285,7 +285,7 @@ bool profile_tick(struct service *sv, int64_t now_ns)
                  WAIT_MS, profile_beta(sv));
     }
     if (sv->profile.asked || !is_wanted(sv) || !settings_has_drive(sv->settings) ||
-        sv->book.running)
+        sv->book.running || request_book_returns(&sv->book)) /* measuring needs their slots */
         return true;
     fingerprint(wanted, sv);
     if (strcmp(wanted, sv->profile.asked_for) != 0) {

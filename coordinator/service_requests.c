@@ -20,15 +20,6 @@
 
 /* ---- summary ----------------------------------------------------------------------------- */
 
-uint32_t coordinator_restarts(void)
-{
-    /* the supervisor script counts them */
-    const char *own = getenv("HILL_COORDINATOR_RESTARTS");
-    int64_t count;
-    bool known = own && options_read_integer(own, &count) == 0 && count >= 0 && count <= UINT32_MAX;
-    return known ? (uint32_t)count : 0;
-}
-
 static void fill_restarts(Hill__Restarts *out, const struct worker_table *workers,
                           const struct request *r)
 {
@@ -180,8 +171,16 @@ void requests_end_all(struct service *sv, Hill__FinishReason reason, int code, c
         finish(sv, sv->book.running, reason, code, text);
     while (sv->book.first)
         finish(sv, sv->book.first, reason, code, text);
-    while (sv->book.parked)
-        request_drop(sv, sv->book.parked);
+    for (struct request *r; (r = sv->book.parked);) {
+        if (!code || r->state != REQUEST_AWAITED) {
+            request_drop(sv, r);
+            continue;
+        }
+        log_warn("request %" PRIu64
+                 ": its token log stays, for the next pipeline in this run folder",
+                 r->id);
+        request_book_remove(&sv->book, r); /* its client may wait for that */
+    }
 }
 
 /* ---- attempts ---------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@
 #include "placement/placement.h"
 #include "pool/pool.h"
 #include "prefix/chunk_keys.h"
+#include "proto/drive_url.h"
 #include "proto/party.h"
 
 #define CTX_DEFAULT_MAX 131072u
@@ -26,6 +27,15 @@
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
+}
+
+uint32_t coordinator_restarts(void)
+{
+    /* the supervisor script counts them */
+    const char *own = getenv("HILL_COORDINATOR_RESTARTS");
+    int64_t count;
+    bool known = own && options_read_integer(own, &count) == 0 && count >= 0 && count <= UINT32_MAX;
+    return known ? (uint32_t)count : 0;
 }
 
 /* ---- what the machine has ---------------------------------------------------------------- */
@@ -265,8 +275,7 @@ static int check_group(const struct settings *s, const struct tiers_record *left
                        struct hill_why *why)
 {
     struct memory_room room;
-    const char *restarts = getenv("HILL_COORDINATOR_RESTARTS");
-    if (restarts && strcmp(restarts, "0") != 0)
+    if (coordinator_restarts())
         return 0;
     memory_room_read(&room, "");
     const struct group_limit limit = {
@@ -363,14 +372,15 @@ int settings_size_like(struct settings *s, const struct tiers_record *left, stru
     int code = size_hot(s, why);
     if (!code)
         code = size_gpu(s, why);
-    if (!code && s->epoch.csd_attached)
+    if (!code && s->epoch.csd_attached && !s->drives_left)
         code = settings_attach_all(s, why);
     s->like = NULL; /* a drive that is attached later has a room of its own */
     return code;
 }
 
 int settings_open(struct settings *s, const struct options *options,
-                  const struct tiers_record *left, struct hill_why *why)
+                  const struct tiers_record *left, const struct drives_record *drives,
+                  struct hill_why *why)
 {
     *s = (struct settings){.log_level = hill_log_level_name(options), .prefix_fd = -1};
     int code = hill_pipeline_read(&s->options, &s->epoch, options, why);
@@ -386,9 +396,12 @@ int settings_open(struct settings *s, const struct options *options,
         code = name_files(s, why);
     if (code)
         return code;
-    const char *url = s->options.csd_url;
-    snprintf(s->csd_default_url, sizeof s->csd_default_url, "%s%s%s",
-             url ? "" : "file:", url ? url : s->state_dir, url ? "" : "/cold.pool");
+    char url[sizeof s->csd_default_url];
+    snprintf(url, sizeof url, "file:%s/cold.pool", s->state_dir);
+    code =
+        drive_url_absolute(s->csd_default_url, s->options.csd_url ? s->options.csd_url : url, why);
+    if (code)
+        return code;
     s->epoch.csd_drives = s->options.n_csd > 1 ? s->options.n_csd : 0;
     code = fill_plan(s, why);
     if (code)
@@ -404,7 +417,9 @@ int settings_open(struct settings *s, const struct options *options,
     }
     if (!code)
         code = size_gpu(s, why);
-    if (!code && !s->options.no_csd)
+    if (!code)
+        s->drives_left = settings_attach_left(s, drives);
+    if (!code && !s->drives_left && !s->options.no_csd)
         code = settings_attach_all(s, why);
     if (!code)
         code = hold_prefixes(s, why);
@@ -428,8 +443,8 @@ void settings_close(struct settings *s)
 
 /* ---- admission --------------------------------------------------------------------------- */
 
-int settings_admit(const struct settings *s, const struct kv_selection_settings *selection,
-                   uint32_t n_prompt, uint32_t n_predict, struct hill_why *why)
+static int admit(const struct settings *s, const struct kv_selection_settings *selection,
+                 uint32_t n_prompt, uint32_t n_predict, uint64_t cold_tokens, struct hill_why *why)
 {
     uint64_t total = (uint64_t)n_prompt + n_predict;
     if (total > s->epoch.plan.ctx_tokens)
@@ -457,13 +472,25 @@ int settings_admit(const struct settings *s, const struct kv_selection_settings 
                          (double)s->epoch.gpu_kv_cap_bytes / MIB);
     uint64_t hot_tokens =
         (uint64_t)(s->hot.n_blocks / s->epoch.plan.geometry.n_layers) * KV_HOT_BLOCK_TOKENS;
-    if (total > hot_tokens + s->cold_tokens)
+    if (total > hot_tokens + cold_tokens)
         return hill_fail(why, HILL_E_TOO_LONG,
                          "%" PRIu64 " tokens do not fit: the hot pool has room for %" PRIu64
                          " (--hot-mb), the cold pool for %" PRIu64 " (%s)",
-                         total, hot_tokens, s->cold_tokens,
+                         total, hot_tokens, cold_tokens,
                          settings_has_drive(s) ? "--cold-mb" : "no CSD is attached");
     return 0;
+}
+
+int settings_admit(const struct settings *s, const struct kv_selection_settings *selection,
+                   uint32_t n_prompt, uint32_t n_predict, struct hill_why *why)
+{
+    return admit(s, selection, n_prompt, n_predict, s->cold_tokens, why);
+}
+
+int settings_admit_again(const struct settings *s, const struct kv_selection_settings *selection,
+                         uint32_t n_prompt, uint32_t n_predict, struct hill_why *why)
+{
+    return admit(s, selection, n_prompt, n_predict, s->cold_tokens + s->plain_tokens, why);
 }
 
 void settings_log(const struct settings *s)

@@ -11,6 +11,7 @@
 
 #include "model/gguf.h"
 #include "model/hparams.h"
+#include "coordinator/drives_record.h"
 #include "coordinator/tiers_record.h"
 #include "coordinator/worker_table.h"
 #include "model/tokenizer.h"
@@ -43,13 +44,19 @@ struct settings {
         struct csd_model model;
     } drives[LAYOUT_DRIVES_MAX], before;        /* of several; of the place last attached to */
     char csd_default_url[HILL_PATH_BYTES + 32]; /* what attach without a URL means */
-    uint64_t cold_tokens; /* of one sequence alone, each layer, that the cold pool holds */
+    uint64_t cold_tokens;  /* of one sequence alone, each layer, that the cold pool holds */
+    uint64_t plain_tokens; /* the same of a plain one, for what was admitted while it was there */
+    bool drives_left;      /* the drives are those of a killed coordinator, not of the options */
 };
 
-/* left: of a killed coordinator. Where that was asked for the same, sizes that follow from what is
- * free are those that it had, so that its tiers fit. */
+/* How often `hillinfer up` has started a coordinator in place of a killed one. */
+uint32_t coordinator_restarts(void);
+
+/* left, drives: of a killed coordinator. Where that was asked for the same, sizes that follow from
+ * what is free are those that it had, so that its tiers fit. Drives: those that it had. */
 int settings_open(struct settings *settings, const struct options *options,
-                  const struct tiers_record *left, struct hill_why *why);
+                  const struct tiers_record *left, const struct drives_record *drives,
+                  struct hill_why *why);
 /* A sum over the settings as they were asked for: with sizes that a person gave, without those that
  * follow from what is free. */
 uint64_t settings_asked(const struct settings *settings);
@@ -80,6 +87,11 @@ void settings_detach(struct settings *settings, uint32_t drive);
 void settings_undo_attach(struct settings *settings, uint32_t drive);
 /* All that the options name. */
 int settings_attach_all(struct settings *settings, struct hill_why *why);
+/* All that a killed coordinator had, with their caps; one that cannot be had is a line. False: its
+ * record says nothing of this pipeline. */
+bool settings_attach_left(struct settings *settings, const struct drives_record *left);
+/* What the next one is to begin with, should this one be killed. */
+void settings_note_drives(const struct settings *settings, struct drives_record *out);
 const char *settings_url(const struct settings *settings, uint32_t drive);
 uint64_t settings_cap(const struct settings *settings, uint32_t drive);
 /* What of an epoch's settings is this drive's, for its agent. */
@@ -105,6 +117,10 @@ int settings_change_model(struct settings *settings, const char *text, struct hi
  * reason and the numbers. */
 int settings_admit(const struct settings *settings, const struct kv_selection_settings *selection,
                    uint32_t n_prompt, uint32_t n_predict, struct hill_why *why);
+/* One that a coordinator before this one has admitted: a plain drive still counts for it. */
+int settings_admit_again(const struct settings *settings,
+                         const struct kv_selection_settings *selection, uint32_t n_prompt,
+                         uint32_t n_predict, struct hill_why *why);
 
 /* Say the effective caps. */
 void settings_log(const struct settings *settings);

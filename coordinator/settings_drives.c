@@ -1,13 +1,19 @@
 /* coordinator/settings_drives.c - the drive, or several: which, how large; see settings.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/disk_room.h"
 #include "coordinator/settings.h"
 #include "pool/pool.h"
 #include "proto/drive_link.h"
+#include "proto/drive_url.h"
 
 /* ---- room ---------------------------------------------------------------------------------- */
 
@@ -23,6 +29,24 @@ uint64_t settings_file_room(const char *file)
         slash[slash == folder] = '\0';
     uint64_t free_bytes = disk_room(slash ? folder : ".");
     return free_bytes == UINT64_MAX ? free_bytes : free_bytes + own;
+}
+
+static bool is_device(const char *file)
+{
+    struct stat info;
+    return stat(file, &info) == 0 && S_ISBLK(info.st_mode);
+}
+
+/* A block device is the pool's alone; its node's file system says nothing about it. */
+static int device_bytes(const char *file, uint64_t *bytes, struct hill_why *why)
+{
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    int err = fd < 0 || ioctl(fd, BLKGETSIZE64, bytes) ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return err ? hill_fail(why, hill_from_errno(err),
+                           "cannot ask block device %.200s for its size: %s", file, strerror(err))
+               : 0;
 }
 
 /* ---- one of them --------------------------------------------------------------------------- */
@@ -67,17 +91,22 @@ static int size_drive(const struct settings *s, const char *url, uint64_t like, 
     uint64_t need =
         pool_bytes_with_keys(&plan->geometry, key_bytes, plan->n_sequences, plan->ctx_tokens);
     char file[HILL_PATH_BYTES];
-    uint64_t room = hill_drive_file(url, file) ? settings_file_room(file) / 4 / parts : need;
+    bool local = hill_drive_file(url, file), device = local && is_device(file);
+    uint64_t room = local && !device ? settings_file_room(file) / 4 / parts : need;
+    int code = device && !s->options.cold_bytes && !like ? device_bytes(file, &room, why) : 0;
+    if (code)
+        return code;
     *cap = s->options.cold_bytes ? s->options.cold_bytes
            : like                ? like
                                  : (room < need ? room : need);
-    int code = lay_out(s, *cap, layout, why);
+    code = lay_out(s, *cap, layout, why);
     if (!code || s->options.cold_bytes) /* a cap that a person gave is a mistake */
         return code;
     struct hill_why small = *why;
     return hill_fail(why, HILL_E_NOSPACE,
-                     "the disk of '%s' is full: of a quarter of what is free there, %s", url,
-                     small.text);
+                     device ? "'%s' is too small: %s"
+                            : "the disk of '%s' is full: of a quarter of what is free there, %s",
+                     url, small.text);
 }
 
 static uint64_t tokens_of(const struct settings *s, const struct pool_layout *layout)
@@ -91,6 +120,15 @@ static void allow_remote(bool remote)
     setenv("HILL_MAY_CONNECT", remote ? "1" : "", 1);
 }
 
+/* What --csd has named, of several. */
+static int option_url(const struct settings *s, uint32_t drive, char out[HILL_PATH_BYTES],
+                      struct hill_why *why)
+{
+    char url[HILL_PATH_BYTES];
+    snprintf(url, sizeof url, "%.*s", (int)s->options.csd[drive].length, s->options.csd[drive].url);
+    return drive_url_absolute(out, url, why);
+}
+
 /* Of a drive that nobody has said one of: what it has, when it was in this place last (or nobody
  * was), or what the options have for it. The model of another drive is not its own. */
 static struct csd_model own_model(const struct settings *s, const char *wanted, const char *last,
@@ -100,21 +138,22 @@ static struct csd_model own_model(const struct settings *s, const char *wanted, 
         return *in_force;
     if (!settings_several(s) && strcmp(wanted, s->csd_default_url) == 0)
         return s->options.csd_models[0];
+    char url[HILL_PATH_BYTES];
     for (uint32_t d = 0; settings_several(s) && d < s->options.n_csd; d++)
-        if (strlen(wanted) == s->options.csd[d].length &&
-            memcmp(wanted, s->options.csd[d].url, s->options.csd[d].length) == 0)
+        if (option_url(s, d, url, NULL) == 0 && strcmp(wanted, url) == 0)
             return s->options.csd_models[d];
     return (struct csd_model){.on = false};
 }
 
+/* like: as in size_drive. */
 static int attach_only(struct settings *s, const char *wanted, const struct csd_model *model,
-                       struct hill_why *why)
+                       uint64_t like, struct hill_why *why)
 {
     struct pool_layout layout;
     uint64_t cap;
     int code = check_url(s, wanted, why);
     if (code == 0)
-        code = size_drive(s, wanted, s->like ? s->like->cold_cap_bytes : 0, &cap, &layout, why);
+        code = size_drive(s, wanted, like, &cap, &layout, why);
     if (code)
         return code;
     s->epoch.csd_model = model ? *model : own_model(s, wanted, s->csd_url, &s->epoch.csd_model);
@@ -125,6 +164,7 @@ static int attach_only(struct settings *s, const char *wanted, const struct csd_
     s->epoch.csd_url = s->csd_url;
     s->epoch.cold_cap_bytes = cap;
     s->cold_tokens = tokens_of(s, &layout);
+    s->plain_tokens = 0;
     return 0;
 }
 
@@ -168,7 +208,7 @@ static bool same_file(const char *a, const char *b)
 }
 
 static int attach_one(struct settings *s, uint32_t drive, const char *wanted,
-                      const struct csd_model *model, struct hill_why *why)
+                      const struct csd_model *model, uint64_t like, struct hill_why *why)
 {
     struct settings_drive *one = &s->drives[drive];
     struct pool_layout layout;
@@ -179,8 +219,7 @@ static int attach_one(struct settings *s, uint32_t drive, const char *wanted,
             return hill_fail(why, HILL_E_INVALID, "%.200s and %.200s are the same drive",
                              s->drives[d].url, wanted);
     if (code == 0)
-        code = size_drive(s, wanted, s->like ? s->like->drive_cap_bytes[drive] : 0, &cap, &layout,
-                          why);
+        code = size_drive(s, wanted, like, &cap, &layout, why);
     if (code)
         return code;
     const struct csd_model its = model ? *model : own_model(s, wanted, one->url, &one->model);
@@ -229,8 +268,11 @@ int settings_attach(struct settings *s, uint32_t drive, const char *url,
         before = s->drives[drive];
     else
         snprintf(before.url, sizeof before.url, "%s", s->csd_url);
-    int code = settings_several(s) ? attach_one(s, drive, url, model, why)
-                                   : attach_only(s, *url ? url : s->csd_default_url, model, why);
+    /* of one that is read still, what it has: another cap is another shape, which begins empty */
+    uint64_t like = s->epoch.csd_plain ? s->epoch.cold_cap_bytes : 0;
+    int code = settings_several(s)
+                   ? attach_one(s, drive, url, model, 0, why)
+                   : attach_only(s, *url ? url : s->csd_default_url, model, like, why);
     if (!code)
         s->before = before;
     return code;
@@ -243,25 +285,85 @@ const struct csd_model *settings_model(const struct settings *s, uint32_t drive)
 
 int settings_attach_all(struct settings *s, struct hill_why *why)
 {
-    int code = settings_several(s) ? 0 : attach_only(s, s->csd_default_url, NULL, why);
+    const struct tiers_record none = {0}, *like = s->like ? s->like : &none;
+    int code = settings_several(s)
+                   ? 0
+                   : attach_only(s, s->csd_default_url, NULL, like->cold_cap_bytes, why);
     for (uint32_t d = 0; !code && d < s->epoch.csd_drives; d++) {
         char url[HILL_PATH_BYTES];
-        snprintf(url, sizeof url, "%.*s", (int)s->options.csd[d].length, s->options.csd[d].url);
-        code = attach_one(s, d, url, &s->options.csd_models[d], why);
+        code = option_url(s, d, url, why);
+        if (!code)
+            code = attach_one(s, d, url, &s->options.csd_models[d], like->drive_cap_bytes[d], why);
     }
     return code;
+}
+
+/* A place that is empty knows who was there last. */
+static void leave_empty(struct settings *s, uint32_t drive, const struct drive_note *note)
+{
+    struct settings_drive *one = &s->drives[drive];
+    if (!settings_several(s)) {
+        snprintf(s->csd_url, sizeof s->csd_url, "%s", note->url);
+        s->epoch.csd_model = note->model;
+        settings_detach(s, drive);
+        return;
+    }
+    snprintf(one->url, sizeof one->url, "%s", note->url);
+    one->model = note->model;
+}
+
+bool settings_attach_left(struct settings *s, const struct drives_record *left)
+{
+    struct hill_why why = {""};
+    bool several = settings_several(s);
+    if (left->n != epoch_drives(&s->epoch))
+        return false;
+    for (uint32_t d = 0; d < left->n; d++) {
+        const struct drive_note *note = &left->drives[d];
+        leave_empty(s, d, note);
+        if (note->state == DRIVE_NOTE_NONE)
+            continue;
+        if (several ? attach_one(s, d, note->url, &note->model, note->cap_bytes, &why)
+                    : attach_only(s, note->url, &note->model, note->cap_bytes, &why))
+            log_warn("%s: going on without this drive, which was attached", why.text);
+        else if (note->state == DRIVE_NOTE_PLAIN && !several)
+            settings_detach_to_plain(s);
+    }
+    if (several)
+        sum_up(s);
+    log_info("drives as the killed coordinator had them: %s",
+             s->epoch.csd_attached ? s->csd_url : "none");
+    return true;
+}
+
+void settings_note_drives(const struct settings *s, struct drives_record *out)
+{
+    const struct epoch_settings *e = &s->epoch;
+    bool several = settings_several(s);
+    *out = (struct drives_record){.n = epoch_drives(e)};
+    for (uint32_t d = 0; d < out->n; d++) {
+        struct drive_note *note = &out->drives[d];
+        bool there = several ? e->drives[d].attached : e->csd_attached;
+        note->state = !there                     ? DRIVE_NOTE_NONE
+                      : !several && e->csd_plain ? DRIVE_NOTE_PLAIN
+                                                 : DRIVE_NOTE_ATTACHED;
+        note->cap_bytes = there ? settings_cap(s, d) : 0;
+        note->model = *settings_model(s, d);
+        snprintf(note->url, sizeof note->url, "%s", settings_url(s, d));
+    }
 }
 
 void settings_detach(struct settings *s, uint32_t drive)
 {
     if (settings_several(s)) {
         s->epoch.drives[drive].attached = false;
+        s->epoch.drives[drive].cap_bytes = 0; /* as it is where nobody was there before */
         sum_up(s);
         return;
     }
     s->epoch.csd_attached = s->epoch.csd_plain = false;
     s->epoch.csd_url = "";
-    s->epoch.cold_cap_bytes = s->cold_tokens = 0;
+    s->epoch.cold_cap_bytes = s->cold_tokens = s->plain_tokens = 0;
 }
 
 void settings_undo_attach(struct settings *s, uint32_t drive)
@@ -278,6 +380,7 @@ void settings_undo_attach(struct settings *s, uint32_t drive)
 void settings_detach_to_plain(struct settings *s)
 {
     s->epoch.csd_plain = true;
+    s->plain_tokens = s->cold_tokens;
     s->cold_tokens = 0; /* of new requests */
 }
 

@@ -284,7 +284,16 @@ void supervisor_open(struct supervisor *s, struct settings *settings, struct run
     worker_table_init(&s->workers,
                       settings->epoch.csd_attached ? epoch_drives(&settings->epoch) : 0,
                       &settings->limits);
+    for (uint32_t d = 0; d < settings->epoch.csd_drives; d++) /* of several, those that were left */
+        if (!settings->epoch.drives[d].attached)
+            worker_table_want(&s->workers, WORKER_AGENT + d, false, clock_now_ns());
     router_register(router, routes, sizeof routes / sizeof *routes, s);
+}
+
+void supervisor_expect_ready(struct supervisor *s)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        s->workers.rows[w].ever_ready = s->workers.rows[w].wanted;
 }
 
 void supervisor_close(struct supervisor *s)

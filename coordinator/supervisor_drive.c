@@ -44,6 +44,7 @@ void drive_undo_attach(struct supervisor *s, int code, const char *text)
     log_warn("%s; going on without %s", s->change_text,
              settings_several(s->settings) ? "it" : "a CSD");
     settings_undo_attach(s->settings, s->change_drive);
+    supervisor_note_drives(s);
     want_agent(s, false, "because its drive cannot be used");
 }
 
@@ -76,6 +77,7 @@ static void detach_now(struct supervisor *s, bool idle)
         set_change(s, CHANGE_DETACH);
     s->leaves_epoch_be = !idle;
     settings_detach(s->settings, s->change_drive);
+    supervisor_note_drives(s);
     want_agent(s, false, "because it is detached");
 }
 
@@ -85,6 +87,7 @@ static void detach_to_plain(struct supervisor *s)
     log_info("detaching %s; what is left there is read by the host's CPU", s->settings->csd_url);
     set_change(s, CHANGE_DETACH);
     settings_detach_to_plain(s->settings);
+    supervisor_note_drives(s);
     want_agent(s, false, "because it is detached"); /* its exit brings another one, and the epoch */
 }
 
@@ -121,8 +124,11 @@ static void say_changed(struct supervisor *s)
              : s->change == CHANGE_ATTACH ? "attached"
                                           : "detached",
              s->change_text);
-    router_reply(s->router, &s->change_client, undone ? s->change_code : 0, text);
+    enum drive_change change = s->change;
     set_change(s, CHANGE_NONE);
+    if (change == CHANGE_ATTACH)
+        supervisor_note_drives(s); /* before the client hears that it holds */
+    router_reply(s->router, &s->change_client, undone ? s->change_code : 0, text);
 }
 
 /* The scorer says when nobody needs what stayed on a detached drive, but a request that was
@@ -131,7 +137,8 @@ static void say_changed(struct supervisor *s)
 static void leave_plain_drive(struct supervisor *s)
 {
     int64_t now = clock_now_ns();
-    bool needed = !s->settings->epoch.csd_plain || s->hooks.is_busy(s->hooks.context);
+    bool needed = !s->settings->epoch.csd_plain || s->hooks.is_busy(s->hooks.context) ||
+                  s->hooks.keeps_tiers(s->hooks.context); /* whose clients come back for it */
     if (needed || s->plain_idle_ns == 0)
         s->plain_idle_ns = needed ? 0 : now;
     if (needed || now - s->plain_idle_ns < CLOCK_MS(PLAIN_IDLE_MS))
@@ -267,6 +274,7 @@ static bool is_out_of_reach(const struct supervisor *s, enum worker w)
 static void go_on_without(struct supervisor *s)
 {
     settings_detach(s->settings, 0);
+    supervisor_note_drives(s);
     worker_table_want(&s->workers, WORKER_AGENT, false, clock_now_ns());
 }
 
@@ -303,6 +311,7 @@ static void lose_one(struct supervisor *s, enum worker w)
     if (changes)
         detach_lost(s, "the drive was lost before it was empty");
     settings_detach(s->settings, drive);
+    supervisor_note_drives(s);
     worker_table_want(&s->workers, w, false, clock_now_ns());
 }
 
@@ -327,8 +336,10 @@ void drive_lose(struct supervisor *s, enum worker w)
         return;
     log_warn("the drive is lost: going on without it (--csd-on-loss degrade)");
     detach_lost(s, "the drive was lost before it was empty");
-    if (s->hooks.is_busy(s->hooks.context))
-        settings_detach_to_plain(s->settings);
-    else
+    if (!s->hooks.is_busy(s->hooks.context) && !s->hooks.keeps_tiers(s->hooks.context)) {
         go_on_without(s);
+        return;
+    }
+    settings_detach_to_plain(s->settings);
+    supervisor_note_drives(s);
 }

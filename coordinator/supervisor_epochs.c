@@ -76,6 +76,21 @@ static void note_tiers(struct supervisor *s, const struct epoch_settings *now)
         log_warn("%s; should the coordinator die, requests are computed again", why.text);
 }
 
+void supervisor_note_drives(struct supervisor *s)
+{
+    struct hill_why why = {""};
+    struct drives_record drives;
+    if (s->change == CHANGE_ATTACH)
+        return; /* nobody knows yet whether it can be used */
+    settings_note_drives(s->settings, &drives);
+    if (drives_record_write(s->folder->path, &drives, &why))
+        log_warn("%s; should the coordinator die, the drives are those of the options", why.text);
+    if (!s->epoch_exists)
+        return;
+    const struct epoch_settings now = settings_now(s); /* they are part of what tiers fit */
+    note_tiers(s, &now);
+}
+
 void supervisor_next_epoch(struct supervisor *s, bool counts, const char *reason)
 {
     struct hill_why why = {{0}};

@@ -82,7 +82,7 @@ static int reuse(struct cold_pool *pool, int fd, const struct cold_pool_config *
     if (status == 0 && same_layout(&pool->directory->layout, &pool->layout))
         return 0;
     if (status == 0) {
-        log_debug("cold pool '%s' has another shape; formatting it anew", config->url);
+        log_warn("cold pool '%s' has another shape; formatting it anew", config->url);
         pool_close(pool->directory);
         pool->directory = NULL;
         return 1;
@@ -90,7 +90,7 @@ static int reuse(struct cold_pool *pool, int fd, const struct cold_pool_config *
     if (status != HILL_E_DAMAGED && status != HILL_E_UNSUPPORTED && status != HILL_E_INVALID)
         return hill_fail(why, status, "%s", detail.text);
     if (status == HILL_E_INVALID)
-        log_info("%s ('%s'); formatting it anew", detail.text, config->url);
+        log_warn("%s ('%s'); formatting it anew", detail.text, config->url);
     else
         log_warn("cold pool '%s' cannot be used as it is (%s); formatting it anew", config->url,
                  detail.text);

@@ -29,6 +29,8 @@ struct piece {
     uint8_t *memory;
     uint32_t bytes, job;
     bool write;
+    bool said;          /* that it is refused */
+    int64_t refused_ns; /* since when; 0: it is not */
 };
 
 /* Iterates over extents in pieces. */
@@ -305,6 +307,30 @@ static void piece_advance(struct piece *piece, uint32_t done)
     piece->offset += done;
     piece->memory += done;
     piece->bytes -= done;
+    piece->said = false;
+    piece->refused_ns = 0;
+}
+
+/* EAGAIN: the kernel is short of something. 0: it may be tried again, some time has gone by. */
+static int try_later(struct file_io *io, struct piece *piece, struct hill_why *why)
+{
+    int64_t now = clock_now_ns();
+
+    if (!piece->refused_ns)
+        piece->refused_ns = now;
+    if (now - piece->refused_ns >= CLOCK_MS(FILE_IO_DEADLINE_MS)) {
+        io->dead = true;
+        return hill_fail(why, HILL_E_TIMEOUT,
+                         "the cold pool's drive has taken no transfer for %d s: %s",
+                         FILE_IO_DEADLINE_MS / 1000, strerror(EAGAIN));
+    }
+    if (!piece->said && now - piece->refused_ns >= CLOCK_MS(SLOW_MS)) {
+        log_warn("the cold pool's drive has not taken a transfer for %d s (%s); trying on",
+                 SLOW_MS / 1000, strerror(EAGAIN));
+        piece->said = true;
+    }
+    usleep(1000);
+    return 0;
 }
 
 /* The map's first `end` bytes; NULL when it cannot be had or the file is shorter. The lock keeps
@@ -339,8 +365,14 @@ static int run_piece_plain(struct file_io *io, struct piece *piece, struct hill_
     while (piece->bytes > 0) {
         ssize_t n = piece->write ? pwrite(io->fd, piece->memory, piece->bytes, (off_t)piece->offset)
                                  : pread(io->fd, piece->memory, piece->bytes, (off_t)piece->offset);
-        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0 && errno == EAGAIN) {
+            int status = try_later(io, piece, why);
+            if (status != 0)
+                return status;
+            continue;
+        }
         if (n < (ssize_t)CSD_ALIGN)
             return transfer_failed(piece, n < 0 ? errno : 0, why);
         piece_advance(piece, (uint32_t)n);
@@ -369,6 +401,8 @@ static bool next_piece(struct cursor *cursor, struct piece *out)
     out->memory = (uint8_t *)extent->memory + cursor->done;
     out->bytes = (uint32_t)page_ceil(left / pieces);
     out->write = extent->write;
+    out->said = false;
+    out->refused_ns = 0;
     cursor->done += out->bytes;
     return true;
 }
@@ -439,8 +473,9 @@ static int reap(struct file_io *io, const struct io_uring_cqe *cqe, bool *again,
     if (piece->write ? FAULT_FAILS(write) : FAULT_FAILS(read))
         return transfer_failed(piece, piece->write ? ENOSPC : EIO, why);
     if (cqe->res == -EINTR || cqe->res == -EAGAIN) {
-        *again = true;
-        return 0;
+        int status = cqe->res == -EAGAIN ? try_later(io, piece, why) : 0;
+        *again = status == 0;
+        return status;
     }
     if (cqe->res < (int)CSD_ALIGN)
         return transfer_failed(piece, cqe->res < 0 ? -cqe->res : 0, why);

@@ -9,9 +9,9 @@
  * when all its extents have been moved; jobs (start, finish) let several lots be on their way, so
  * that the drive always has work. Failure: HILL_E_IO and others from errno with the offset in why;
  * the first one of a job counts, but nothing of it is in flight any more on return. A device that
- * leaves a transfer unanswered for FILE_IO_DEADLINE_MS is HILL_E_TIMEOUT: the file is dead then
- * (every later call fails, file_io_dead), and memory that it was given must not be freed, since the
- * kernel may still write to it.
+ * leaves a transfer unanswered, or takes none (EAGAIN), for FILE_IO_DEADLINE_MS is HILL_E_TIMEOUT:
+ * the file is dead then (every later call fails, file_io_dead), and memory that it was given must
+ * not be freed, since the kernel may still write to it.
  */
 #pragma once
 

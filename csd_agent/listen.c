@@ -346,7 +346,7 @@ static int run_session(struct listener *l)
 
 static const struct option_spec specs[] = {
     OPTION("listen", STRING, "tcp://ADDRESS:PORT",
-           "serve agents that connect here; ADDRESS may be *"),
+           "serve agents that connect here; ADDRESS may be *, or one of IPv6: [::1], [::] (all)"),
     OPTION("drive", STRING, "file:PATH",
            "the drive: a file, which is made, or a block device; or xrt:PATH,xclbin=FILE"),
     OPTION("key", PATH, "FILE", "own key, of hillctl keygen"),

@@ -50,10 +50,13 @@ int relay_open(struct relay **out, const struct epoch_settings *s, struct worker
                struct hill_why *why)
 {
     struct drive_keys keys;
+    struct hill_why detail = {""};
     *out = NULL;
     if (!s->csd_key[0] || !s->csd_peer[0])
         return hill_fail(why, HILL_E_INVALID, "%.200s needs --csd-key and --csd-peer", s->csd_url);
     int rc = drive_keys_read(&keys, s->csd_key, s->csd_peer, why);
+    if (!rc && (rc = drive_keys_choose(&keys, s->csd_url, &detail)) != 0)
+        hill_fail(why, rc, "--csd-peer %.200s: %.300s", s->csd_peer, detail.text);
     struct relay *r = rc ? NULL : calloc(1, sizeof *r);
     if (!rc && !r)
         rc = hill_fail(why, HILL_E_NOMEM, "no memory for a relay");

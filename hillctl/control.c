@@ -10,6 +10,7 @@
 #include "hillctl/short_command.h"
 #include "kv/score.h"
 #include "kv/select.h"
+#include "proto/drive_url.h"
 
 #define CHANGE_MS                                                                                  \
     3600000 /* a change waits for prompts under way, then for a pool to be formatted or emptied */
@@ -191,6 +192,16 @@ static int change(struct short_command *c, const Hill__Message *message)
     return short_command_end(c, code, &why);
 }
 
+/* The drive that is named, as the pipeline is to see it; empty: none is. */
+static int named_drive(const struct short_command *c, char out[HILL_PATH_BYTES],
+                       struct hill_why *why)
+{
+    out[0] = '\0';
+    return options_positional_count(c->options)
+               ? drive_url_absolute(out, options_positional(c->options, 0), why)
+               : 0;
+}
+
 int command_attach(int argc, char **argv)
 {
     struct short_command c = {
@@ -199,17 +210,24 @@ int command_attach(int argc, char **argv)
             .usage = "[URL [CSD_MODEL]] [--run-dir DIR]",
             .summary = "Attach the computational storage drive, also while requests decode.",
             .example = "hillctl attach file:/mnt/nvme/cold.pool",
-            .notes = "CSD_MODEL: as --csd-model has it, or off. Without it a drive has the "
-                     "model that it\nhad when it was here last, if no other one was attached in "
-                     "its place since; else that\nof --csd-model; another drive has none.\n",
+            .notes =
+                "CSD_MODEL: as --csd-model has it, or off. Without it a drive has the "
+                "model that it\nhad when it was here last, if no other one was attached in "
+                "its place since; else that\nof --csd-model; another drive has none. A relative "
+                "path is of the current folder.\n",
             .positional_max = 2}};
     int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;
     Hill__Attach attach = HILL__ATTACH__INIT;
-    unsigned said = options_positional_count(c.options);
-    attach.url = (char *)(said > 0 ? options_positional(c.options, 0) : "");
-    attach.csd_model = (char *)(said > 1 ? options_positional(c.options, 1) : "");
+    char url[HILL_PATH_BYTES];
+    struct hill_why why;
+    int code = named_drive(&c, url, &why);
+    if (code)
+        return short_command_end(&c, code, &why);
+    attach.url = url;
+    attach.csd_model =
+        (char *)(options_positional_count(c.options) > 1 ? options_positional(c.options, 1) : "");
     return change(&c, &PROTO_MESSAGE(ATTACH, attach, &attach));
 }
 
@@ -226,8 +244,12 @@ int command_detach(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__Detach detach = HILL__DETACH__INIT;
-    detach.url =
-        (char *)(options_positional_count(c.options) ? options_positional(c.options, 0) : "");
+    char url[HILL_PATH_BYTES];
+    struct hill_why why;
+    int code = named_drive(&c, url, &why);
+    if (code)
+        return short_command_end(&c, code, &why);
+    detach.url = url;
     return change(&c, &PROTO_MESSAGE(DETACH, detach, &detach));
 }
 

@@ -15,7 +15,8 @@ static const struct option_program program = {
     .notes =
         "Each host has a pair of its own: the drive's (hill-csd-agent --listen ... --key drive "
         "--peer host.pub)\nand the pipeline's (hillinfer up --csd tcp://... --csd-key host "
-        "--csd-peer drive.pub).",
+        "--csd-peer drive.pub).\nSeveral drives: the file of --csd-peer has a line for each, "
+        "tcp://HOST:PORT and the key.",
     .exit_codes = "  0    FILE and FILE.pub are there\n"
                   "  100  wrong use; a FILE that is there stays as it is\n"
                   "  111  they cannot be written\n",

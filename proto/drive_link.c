@@ -484,6 +484,8 @@ static void set_options(struct drive_link *l)
 {
     void *s = l->socket;
     int64_t most = DRIVE_PAYLOAD_MAX;
+    /* of an address of IPv6 alone: names and * stay what they were where IPv6 leads nowhere */
+    set_int(s, ZMQ_IPV6, strchr(l->url, '[') != NULL);
     set_int(s, ZMQ_LINGER, 0);
     set_int(s, ZMQ_SNDHWM, HIGH_WATER);
     set_int(s, ZMQ_RCVHWM, HIGH_WATER);

@@ -102,27 +102,31 @@ int drive_control_read(const struct drive_message *m, Hill__Message **out, struc
 
 struct drive_keys {
     char public_key[DRIVE_KEY_BYTES], secret_key[DRIVE_KEY_BYTES];
-    char peers[DRIVE_PEERS_MAX][DRIVE_KEY_BYTES]; /* public ones */
+    char peers[DRIVE_PEERS_MAX][DRIVE_KEY_BYTES];    /* public ones */
+    char urls[DRIVE_PEERS_MAX][DRIVE_ADDRESS_BYTES]; /* of each: where it alone is used, or "" */
     uint32_t n_peers;
 };
 
 /* key_path: as hillctl keygen wrote it, read by its owner alone; peer_path: public keys, a line
- * each, written by its owner alone. Owner: this user or root. HILL_E_INVALID, HILL_E_IO: the file
- * and what is wrong with it. */
+ * each, written by its owner alone: KEY, or "tcp://HOST:PORT KEY" for that drive alone. Owner: this
+ * user or root. HILL_E_INVALID, HILL_E_IO: the file and what is wrong with it. */
 int drive_keys_read(struct drive_keys *out, const char *key_path, const char *peer_path,
                     struct hill_why *why);
+/* Of several the one of the drive at url, as the only one: the line that names it, else the line
+ * that names none. HILL_E_INVALID: there is none, or more than one. */
+int drive_keys_choose(struct drive_keys *keys, const char *url, struct hill_why *why);
 /* A new pair: path, for its owner alone, and path.pub. A file that is there is left:
  * HILL_E_BUSY. */
 int drive_keys_write(const char *path, struct hill_why *why);
 
-/* tcp://HOST:PORT, a port from 1 to 65535? HILL_E_INVALID. */
+/* tcp://HOST:PORT, a port from 1 to 65535? HILL_E_INVALID. An address of IPv6: [ADDRESS]:PORT. */
 int drive_address_check(const char *url, struct hill_why *why);
 
 /* ---- a link ---- */
 
 struct drive_link;
 
-/* To the one peer of keys; HELLO is sent. */
+/* To the first peer of keys; HELLO is sent. */
 int drive_link_connect(struct drive_link **out, const char *url, const struct drive_keys *keys,
                        struct hill_why *why);
 /* For any of the peers of keys, one at a time. */

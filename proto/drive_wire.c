@@ -13,7 +13,7 @@
 #include "proto/drive_link.h"
 #include "proto/envelope.h"
 
-#define KEY_FILE_BYTES 4096
+#define KEY_FILE_BYTES 8192
 
 /* ---- frames ------------------------------------------------------------------------------ */
 
@@ -126,6 +126,21 @@ static bool is_key(const char *text)
     return strlen(text) == DRIVE_KEY_BYTES - 1 && zmq_z85_decode(bytes, text);
 }
 
+/* KEY, or URL KEY. */
+static bool take_peer(struct drive_keys *out, const char *line)
+{
+    const char *space = strchr(line, ' '), *key = space ? space + 1 : line;
+    char *url = out->urls[out->n_peers];
+    if (out->n_peers == DRIVE_PEERS_MAX || !is_key(key) || key - line > DRIVE_ADDRESS_BYTES)
+        return false;
+    if (space)
+        snprintf(url, DRIVE_ADDRESS_BYTES, "%.*s", (int)(space - line), line);
+    if (space && drive_address_check(url, NULL))
+        return false;
+    memcpy(out->peers[out->n_peers++], key, DRIVE_KEY_BYTES);
+    return true;
+}
+
 /* text: KEY_FILE_BYTES, to be overwritten after it. */
 static int read_keys(struct drive_keys *out, const char *key_path, const char *peer_path,
                      char *text, struct hill_why *why)
@@ -143,11 +158,10 @@ static int read_keys(struct drive_keys *out, const char *key_path, const char *p
     rc = read_file(peer_path, false, text, why);
     for (char *line = rc ? NULL : strtok_r(text, "\n", &next); line;
          line = strtok_r(NULL, "\n", &next)) {
-        if (!is_key(line) || out->n_peers == DRIVE_PEERS_MAX)
+        if (!take_peer(out, line))
             return hill_fail(why, HILL_E_INVALID,
                              "%.200s: line %u is no public key of hillctl keygen", peer_path,
                              out->n_peers + 1);
-        memcpy(out->peers[out->n_peers++], line, DRIVE_KEY_BYTES);
     }
     if (!rc && !out->n_peers)
         return hill_fail(why, HILL_E_INVALID, "%.200s holds no public key", peer_path);
@@ -161,6 +175,27 @@ int drive_keys_read(struct drive_keys *out, const char *key_path, const char *pe
     int rc = read_keys(out, key_path, peer_path, text, why);
     explicit_bzero(text, sizeof text);
     return rc;
+}
+
+int drive_keys_choose(struct drive_keys *keys, const char *url, struct hill_why *why)
+{
+    uint32_t at = 0, named = 0, bare = 0;
+    for (uint32_t i = 0; i < keys->n_peers; i++)
+        named += strcmp(keys->urls[i], url) == 0;
+    for (uint32_t i = 0; i < keys->n_peers; i++) {
+        bare += !keys->urls[i][0];
+        if (named ? strcmp(keys->urls[i], url) == 0 : !keys->urls[i][0])
+            at = i;
+    }
+    if (named ? named > 1 : bare != 1)
+        return hill_fail(why, HILL_E_INVALID,
+                         "%u public keys may be that of %.200s: of several keys each stands on a "
+                         "line tcp://HOST:PORT KEY",
+                         named ? named : bare, url);
+    memmove(keys->peers[0], keys->peers[at], DRIVE_KEY_BYTES);
+    memmove(keys->urls[0], keys->urls[at], DRIVE_ADDRESS_BYTES);
+    keys->n_peers = 1;
+    return 0;
 }
 
 static int write_file(const char *path, mode_t mode, const char *text, struct hill_why *why)

@@ -1,9 +1,12 @@
 /* proto/options_drives.c - what --csd, --csd-model and their like say, of one drive or several; see
- * options_hill.h. */
+ * options_hill.h and drive_url.h. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "proto/drive_link.h"
+#include "proto/drive_url.h"
 #include "proto/options_hill.h"
 
 bool hill_drive_file(const char *url, char out[HILL_PATH_BYTES])
@@ -14,6 +17,25 @@ bool hill_drive_file(const char *url, char out[HILL_PATH_BYTES])
         return false;
     snprintf(out, HILL_PATH_BYTES, "%.*s", (int)(end - path), path);
     return true;
+}
+
+int drive_url_absolute(char out[HILL_PATH_BYTES], const char *url, struct hill_why *why)
+{
+    char file[HILL_PATH_BYTES], folder[HILL_PATH_BYTES] = "";
+    bool local = hill_drive_file(url, file);
+    const char *path = local ? strchr(url, ':') + 1 : url;
+    const char *second = local && url[0] == 'x' ? strstr(path, ",xclbin=") : NULL;
+    second = second ? second + strlen(",xclbin=") : path + strlen(path);
+    bool first_lacks = local && *path != '/', second_lacks = *second && *second != '/';
+    if ((first_lacks || second_lacks) && !getcwd(folder, sizeof folder))
+        return hill_fail(why, hill_from_errno(errno), "cannot tell where %.200s is: %s", url,
+                         strerror(errno));
+    int used = snprintf(out, HILL_PATH_BYTES, "%.*s%s%s%.*s%s%s%s", (int)(path - url), url,
+                        first_lacks ? folder : "", first_lacks ? "/" : "", (int)(second - path),
+                        path, second_lacks ? folder : "", second_lacks ? "/" : "", second);
+    return used < HILL_PATH_BYTES
+               ? 0
+               : hill_fail(why, HILL_E_INVALID, "the name of drive %.200s is too long", url);
 }
 
 /* Where a text of several URLs goes on: at a comma before a URL's beginning; NULL: nowhere. */

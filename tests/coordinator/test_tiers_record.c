@@ -1,5 +1,5 @@
-/* Tests of coordinator/tiers_record.[ch]: what is written is read, a changed byte or another run
- * folder is none, and which settings count. Uses a folder below /tmp. */
+/* Tests of coordinator/tiers_record.[ch] and drives_record.[ch]: what is written is read, a changed
+ * byte or another run folder is none, and which settings count. Uses a folder below /tmp. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,6 +37,7 @@ static int teardown(void **state)
 {
     (void)state;
     tiers_record_remove(folder);
+    drives_record_remove(folder);
     return rmdir(folder);
 }
 
@@ -191,12 +192,93 @@ static void what_cannot_be_written_is_not_there(void **state)
 
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
+/* ---- which drives there were (drives_record.h) ---- */
+
+static void drives_are_those_that_were_written(void **state)
+{
+    (void)state;
+    static struct drives_record written, read;
+    struct hill_why why = {""};
+    char file[128], line[128];
+    snprintf(file, sizeof file, "%s/drives", folder);
+    drives_record_read(folder, &read);
+    assert_int_equal(read.n, 0); /* there is none */
+    written.n = 3;
+    written.drives[0] = (struct drive_note){.state = DRIVE_NOTE_ATTACHED,
+                                            .cap_bytes = 5,
+                                            .model = CSD_MODEL_SMARTSSD,
+                                            .url = "file:/a path, with spaces"};
+    written.drives[0].model.dram_read = 0; /* is not printed */
+    written.drives[1] = (struct drive_note){.state = DRIVE_NOTE_PLAIN, .url = "tcp://h:1"};
+    assert_int_equal(drives_record_write(folder, &written, &why), 0);
+    drives_record_read(folder, &read);
+    assert_int_equal(read.n, 3);
+    for (unsigned d = 0; d < 3; d++) {
+        assert_int_equal(read.drives[d].state, written.drives[d].state);
+        assert_true(read.drives[d].cap_bytes == written.drives[d].cap_bytes);
+        assert_true(csd_model_same(&read.drives[d].model, &written.drives[d].model));
+        assert_true(read.drives[d].model.dram_read == written.drives[d].model.dram_read);
+        assert_string_equal(read.drives[d].url, written.drives[d].url);
+    }
+    FILE *cut = fopen(file, "re"); /* each cut at a line's end, or within one, is seen */
+    assert_non_null(cut);
+    assert_non_null(fgets(line, sizeof line, cut));
+    long first = ftell(cut);
+    fclose(cut);
+    for (long bytes = first + 1; bytes > 0; bytes--) {
+        assert_int_equal(truncate(file, bytes), 0);
+        drives_record_read(folder, &read);
+        assert_int_equal(read.n, 0);
+    }
+    snprintf(written.drives[1].url, sizeof written.drives[1].url, "file:/a\nb");
+    assert_int_not_equal(drives_record_write(folder, &written, &why), 0);
+    assert_int_equal(access(file, F_OK), -1); /* what cannot be written is not there */
+}
+
+/* A second life has the drives of the first one, whatever the options name. */
+static void drives_are_attached_as_they_were(void **state)
+{
+    (void)state;
+    static struct settings then, now;
+    static struct drives_record left, again;
+    struct hill_why why = {""};
+    then.epoch = settings;
+    then.epoch.csd_attached = false;
+    then.epoch.csd_drives = 0;
+    snprintf(then.csd_default_url, sizeof then.csd_default_url, "file:/tmp/hill-options");
+    now = then;
+    assert_false(settings_attach_left(&now, &left)); /* nothing is known */
+    assert_int_equal(settings_attach(&then, 0, "file:/tmp/hill-other", NULL, &why), 0);
+    assert_int_equal(settings_change_model(&then, "latency_us=9", &why), 0);
+    settings_note_drives(&then, &left);
+    left.drives[0].cap_bytes = 40 << 20;
+    assert_true(settings_attach_left(&now, &left));
+    assert_string_equal(now.epoch.csd_url, "file:/tmp/hill-other");
+    assert_true(now.epoch.csd_model.latency_us == 9);
+    assert_int_equal(now.epoch.cold_cap_bytes, 40 << 20); /* not what is free now */
+    uint64_t tokens = now.cold_tokens;
+    assert_true(tokens > 0);
+    settings_detach_to_plain(&now);
+    settings_note_drives(&now, &again);
+    assert_true(settings_attach_left(&then, &again));
+    assert_true(then.epoch.csd_plain && then.plain_tokens == tokens && then.cold_tokens == 0);
+    assert_int_equal(settings_attach(&then, 0, "file:/tmp/hill-other", NULL, &why), 0);
+    assert_int_equal(then.epoch.cold_cap_bytes, 40 << 20); /* with what it has, whatever is free */
+    assert_false(then.epoch.csd_plain);
+    settings_detach(&now, 0);
+    settings_note_drives(&now, &again);
+    assert_true(settings_attach_left(&then, &again));
+    assert_false(then.epoch.csd_attached || then.epoch.csd_plain);
+    assert_string_equal(then.epoch.csd_url, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(reads_back_what_was_written),        T(no_changed_byte_is_taken),
         T(settings_that_size_the_tiers_count), T(sizes_that_were_measured_are_taken_over),
         T(each_drive_has_its_cap_again),       T(what_cannot_be_written_is_not_there),
+        T(drives_are_those_that_were_written), T(drives_are_attached_as_they_were),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

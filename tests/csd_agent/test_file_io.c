@@ -13,6 +13,7 @@
 #include <sys/vfs.h>
 #include <sys/wait.h>
 
+#include "base/clock.h"
 #include "base/harden.h"
 #include "csd_agent/file_io.h"
 
@@ -29,6 +30,18 @@ static struct {
     } pieces[64];
 } seen;
 
+/* The kernel takes nothing until then, and is asked so often. */
+static int64_t busy_until_ns;
+static uint32_t n_refused;
+
+static bool is_busy(void)
+{
+    bool busy = clock_now_ns() < busy_until_ns;
+    n_refused += busy;
+    errno = busy ? EAGAIN : errno;
+    return busy;
+}
+
 static void note_piece(uintptr_t memory, uint64_t bytes, off_t at, bool write)
 {
     if (!seen.on)
@@ -43,12 +56,16 @@ static void note_piece(uintptr_t memory, uint64_t bytes, off_t at, bool write)
 ssize_t pread(int fd, void *to, size_t bytes, off_t at)
 {
     note_piece((uintptr_t)to, bytes, at, false);
+    if (is_busy())
+        return -1;
     return syscall(SYS_pread64, fd, to, bytes, at);
 }
 
 ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at)
 {
     note_piece((uintptr_t)from, bytes, at, true);
+    if (is_busy())
+        return -1;
     return syscall(SYS_pwrite64, fd, from, bytes, at);
 }
 
@@ -115,6 +132,30 @@ static void test_round_trip_without_io_uring(void **state)
     (void)state;
     random_seed(4);
     round_trip(&(struct csd_options){.force_pread = true});
+}
+
+static void test_a_busy_kernel_is_asked_again_after_a_pause(void **state)
+{
+    (void)state;
+    uint8_t *page = aligned_alloc(CSD_ALIGN, CSD_ALIGN);
+    struct csd_extent extent = {.memory = page, .bytes = CSD_ALIGN, .write = true};
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    assert_non_null(page);
+    memset(page, 7, CSD_ALIGN);
+    assert_int_equal(file_io_open(&io, pool_path(),
+                                  &(struct csd_options){.force_pread = true, .create = true}, &why),
+                     0);
+    for (int i = 0; i < 2; i++, extent.write = false) {
+        n_refused = 0;
+        busy_until_ns = clock_deadline_ms(50);
+        assert_int_equal(file_io_run(io, &extent, 1, &why), 0);
+        assert_in_range(n_refused, 1, 60);
+        assert_int_equal(page[CSD_ALIGN - 1], 7);
+    }
+    file_io_close(io);
+    free(page);
 }
 
 static void test_round_trip_through_the_page_cache(void **state)
@@ -503,6 +544,8 @@ int main(void)
                                         remove_memory_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_without_io_uring, make_folder,
                                         remove_folder),
+        cmocka_unit_test_setup_teardown(test_a_busy_kernel_is_asked_again_after_a_pause,
+                                        make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_through_the_page_cache, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_falls_back_where_direct_access_is_refused, make_folder,

@@ -92,7 +92,8 @@ lost() { status_is ".workers.$agent.restarts != $restarts or (.csd_attached | no
 
 decoding() { status_is '[.requests[].predicted_tokens] | max > 3'; }
 away() { status_is '.csd_attached | not'; }
-other_attached() { hillctl attach "file:$work/other.pool" >"$work/said" 2>&1; }
+# a relative path is of the folder in which it is typed
+other_attached() { (cd "$work" && hillctl attach file:other.pool) >"$work/said" 2>&1; }
 
 # A request is cancelled while it waits for the epoch that a detach has begun: what it had on the drive keeps nobody from another.
 abandoned() {
@@ -111,7 +112,8 @@ abandoned() {
     wait "$detach" || fail "abandoned: detach: $(cat "$work/detached")"
     expect "abandoned: something stayed" "$(grep -c 'stay until' "$work/detached")" 1
     wait_for 60 other_attached || fail "abandoned: attach of another drive: $(cat "$work/said")"
-    hillctl detach >/dev/null 2>&1 || fail "abandoned: detach of the other drive"
+    expect "a relative path" "$(status | jq -r .csd_url)" "file:$work/other.pool"
+    (cd "$work" && hillctl detach file:other.pool) >/dev/null 2>&1 || fail "abandoned: detach of the other drive"
     hillctl attach >"$work/said" 2>&1 || fail "abandoned: attach: $(cat "$work/said")"
     rm -f "$work/other.pool"
 }

@@ -104,6 +104,27 @@ fi
 printf 'this is not a cold pool' >"$work/foreign"
 refused "foreign file as cold pool" 1 "foreign" -m "$work/good.gguf" -c 1024 -p x --csd "file:$work/foreign"
 expect "the foreign file is untouched" "$(cat "$work/foreign")" "this is not a cold pool"
+# a pool of another shape holds nothing that outlives its pipeline: it is formatted anew, which a line says
+run_json "$work/shape" -m "$work/good.gguf" -c 1024 -p x -n 2 --cold-mb 16 --csd "file:$work/shape.pool"
+HILL_LOG_LEVEL=warn run_json "$work/shape" -m "$work/good.gguf" -c 1024 -p x -n 2 --cold-mb 32 --csd "file:$work/shape.pool"
+expect "a pool of another shape: exit, a line" "$? $(grep -c "cold pool 'file:$work/shape.pool' has another shape; formatting it anew" "$work/shape.err")" "0 1"
+
+# a block device smaller than what the context needs: its size is the default cap, not what is free in /dev
+loop="" nobody=(setpriv --reuid 65534 --clear-groups)
+trap '[ -z "$loop" ] || losetup -d "$loop"; cleanup' EXIT
+if [ "$(id -u)" -eq 0 ] && truncate -s 16M "$work/disk" && loop=$(losetup -f --show "$work/disk" 2>/dev/null) && [ -b "$loop" ]; then
+    run_json "$work/device" -m "$work/good.gguf" -c 65536 -p x -n 2 --csd "file:$loop"
+    expect "a small block device: exit" $? 0
+    expect "a small block device: its cap" "$(jq '.tiers.cold.cap_bytes' "$work/device")" 16777216
+    chmod 755 "$work" && mkdir "$work/nobody" && chown 65534 "$work/nobody"
+    if "${nobody[@]}" test -x "$bin/hill-coordinator"; then
+        "${nobody[@]}" "$bin/hill-coordinator" -m "$work/good.gguf" --run-dir "$work/nobody/run" --state-dir "$work/nobody/state" --csd "file:$loop" 2>"$work/err"
+        expect "somebody else's block device: exit" $? 111
+        expect "somebody else's block device: one line" "$(grep -c "cannot ask block device $loop for its size: Permission denied" "$work/err") of $(wc -l <"$work/err")" "1 of 1"
+    fi
+else
+    echo "without a block device: no right to make one"
+fi
 printf 'not a folder' >"$work/plain"
 state=$work/plain/state refused "state folder below a file" 111 "state" -m "$work/good.gguf" -p x
 if [ "$(id -u)" -ne 0 ]; then

@@ -132,6 +132,53 @@ wait_for 30 no_logs || fail "token logs are left after their answers: $(ls "$log
 down || fail "down"
 expect_nothing_left
 
+# --- the drive that options name is detached and gone, another one is attached, and detached: so it stays in the next life. Where
+# one cannot be opened at first, it is tried again
+mkdir "$work/drive"
+up "${options[@]}" --csd "file:$work/drive/pool" || fail "up"
+drives() { status | jq -c '[.csd_attached, .csd_url, .csd_model.latency_us]'; }
+dies_in_decode() { # DESCRIPTION RESTARTS COMMAND...: before the coordinator is killed
+    ask 1 & first=$!
+    wait_for 30 decoding 1 5 || fail "$1: no token"
+    "${@:3}" >"$work/said" 2>&1 || fail "$1: $(cat "$work/said")"
+    kill_coordinator
+    check "$1" 1 $first "$2"
+    went_on "$1" 1
+}
+detach_for_good() { hillctl detach && rm -r "$work/drive"; }
+dies_in_decode "detached, and the drive is gone" 1 detach_for_good
+expect "detached, and the drive is gone" "$(drives)" '[false,"",null]'
+dies_in_decode "another drive is attached" 2 hillctl attach "file:$work/other.pool" latency_us=7
+expect "another drive is attached" "$(drives)" "[true,\"file:$work/other.pool\",7]"
+dies_in_decode "another model" 3 hillctl csd-model latency_us=8
+expect "another model" "$(drives)" "[true,\"file:$work/other.pool\",8]"
+rm -f "$work/err.1"
+ask 1 & first=$!
+wait_for 30 decoding 1 5 || fail "no token"
+kill_coordinator
+mv "$work/other.pool" "$work/away.pool" && mkdir "$work/other.pool"
+wait_for 30 status_is '.workers.csd_agent.restarts > 0' || fail "nobody tries the drive again: $(cat "$state_dir/hillinfer.log")"
+rmdir "$work/other.pool" && mv "$work/away.pool" "$work/other.pool"
+check "a drive that cannot be opened at first" 1 $first 4
+mkdir "$work/drive"
+dies_in_decode "detached" 5 hillctl detach
+expect "detached" "$(drives) $(ls "$work/drive")" '[false,"",8] '
+down || fail "down"
+expect_nothing_left
+
+# --- a drive that is detached while it has a rest; of several drives one, and another one in its place
+up "${options[@]/16384/2048}" --csd "file:$work/rest.pool" --hot-mb 1.3 || fail "up"
+dies_in_decode "a rest stays" 1 hillctl detach
+expect "a rest stays" "$(grep -c 'stay until their requests end' "$work/said") $(drives)" '1 [false,"",null]'
+down || fail "down"
+up "${options[@]}" --csd "file:$work/1.pool" --csd "file:$work/2.pool" || fail "up"
+dies_in_decode "several" 1 true
+dies_in_decode "one of several" 2 hillctl detach "file:$work/1.pool"
+dies_in_decode "another one" 3 hillctl attach "file:$work/3.pool"
+expect "another one" "$(drives)" "[true,\"file:$work/3.pool,file:$work/2.pool\",null]"
+down || fail "down"
+expect_nothing_left
+
 # --- the same under h2o, whose sums are kept for fewer steps
 up "${options[@]}" --policy h2o --hang-ms 1000 || fail "up --policy h2o"
 ask 1 || fail "undisturbed, h2o: $(cat "$work/err.1")"
@@ -169,6 +216,19 @@ check "a log that is damaged in the middle" 2 $second
 check "a log that is damaged in its order" 3 $third 0
 expect "the damage is said, a line each" "$(grep -c 'token log .* is damaged' "$work/log")" 2
 expect "and by the client that began again" "$(cat "$work"/err.*)" "hillctl: the coordinator came back without the request: it begins again"
+
+# --- one that ends because of an error before its clients have come back leaves their logs to the next one
+ask 1 & first=$!
+wait_for 30 decoding 1 20 || fail "no token"
+client=$(pgrep -P $first)
+kill -STOP "$client"
+kill_coordinator
+(ulimit -f 500 && exec "$bin/hill-coordinator" "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" >"$work/log" 2>&1)
+expect "no room for segments: exit code" $? 111
+expect "its log stays, and it says so" "$(n_logs) $(grep -c 'its token log stays' "$work/log")" "1 1"
+start_by_hand
+kill -CONT "$client"
+check "one that ended because of an error" 1 $first 2
 
 # --- no room for the log from some token on, as on a full disk: the request goes on, also through a death
 ask 1 & first=$!

@@ -59,6 +59,12 @@ HILL_TEST_DRIVE_MS=700 run_json "$work/stranger.json" "${options[@]}" "${ask[@]}
 expect "a stranger's key: exit code" $? 111
 expect "a stranger's key: a line says so" "$(grep -c 'its keys are others' "$work/stranger.json.err")" 1
 expect "the drive says so, too" "$(grep -c 'another key was refused' "$work/drive.log" | sed 's/^[1-9].*/some/')" some
+cat "$work/stranger.pub" "$work/drive.pub" >"$work/two.pub"
+run_json "$work/two.json" "${options[@]}" "${ask[@]}" --csd "tcp://127.0.0.1:$port" --csd-key "$work/host" --csd-peer "$work/two.pub"
+expect "two keys for one drive: exit code" $? 100
+expect "two keys for one drive: a line says so" "$(grep -c '2 public keys may be that of' "$work/two.json.err")" 1
+printf '%s\n' "$(cat "$work/stranger.pub")" "tcp://127.0.0.1:$port $(cat "$work/drive.pub")" >"$work/drives.pub"
+keys=(--csd-key "$work/host" --csd-peer "$work/drives.pub")
 
 # --- garbage is nothing to it
 (head -c 3000 /dev/urandom >"/dev/tcp/127.0.0.1/$port") 2>/dev/null

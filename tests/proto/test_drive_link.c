@@ -7,9 +7,11 @@
 
 #include <cmocka.h>
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -434,6 +436,86 @@ static void test_addresses_and_keys_are_checked(void **state)
     unlink(in_folder("k.pub"));
 }
 
+/* Each drive has a pair of its own: which key is meant follows from the address. */
+static void test_a_key_may_be_that_of_one_address(void **state)
+{
+    (void)state;
+    static const char *const a = "tcp://h:1", *const b = "tcp://[::1]:2";
+    struct hill_why why = {""};
+    struct drive_keys one, other, keys;
+    make_keys(&one, &other);
+    assert_int_equal(drive_keys_write(in_folder("k"), &why), 0);
+    FILE *file = fopen(in_folder("peers"), "we");
+    assert_non_null(file);
+    fprintf(file, "%s %s\n%s %s\n", a, one.public_key, b, other.public_key);
+    fclose(file);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("peers"), &why), 0);
+    assert_int_equal(keys.n_peers, 2); /* who listens lets in both */
+    assert_int_equal(drive_keys_choose(&keys, b, &why), 0);
+    assert_int_equal(keys.n_peers, 1);
+    assert_string_equal(keys.peers[0], other.public_key);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("peers"), &why), 0);
+    assert_int_equal(drive_keys_choose(&keys, "tcp://h:3", &why), HILL_E_INVALID);
+    file = fopen(in_folder("peers"), "ae");
+    assert_non_null(file);
+    fprintf(file, "%s\n", host.public_key); /* that of all others */
+    fclose(file);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("peers"), &why), 0);
+    assert_int_equal(drive_keys_choose(&keys, "tcp://h:3", &why), 0);
+    assert_string_equal(keys.peers[0], host.public_key);
+    file = fopen(in_folder("peers"), "ae");
+    assert_non_null(file);
+    fprintf(file, "%s\n%s %s\n", drive.public_key, a, other.public_key);
+    fclose(file);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("peers"), &why), 0);
+    struct drive_keys copy = keys;
+    assert_int_equal(drive_keys_choose(&copy, "tcp://h:3", &why), HILL_E_INVALID); /* two bare */
+    assert_int_equal(drive_keys_choose(&copy, a, &why), HILL_E_INVALID); /* two for one address */
+    assert_int_equal(drive_keys_choose(&copy, b, &why), 0);
+    assert_string_equal(copy.peers[0], other.public_key);
+    file = fopen(in_folder("peers"), "we");
+    assert_non_null(file);
+    fprintf(file, "file:x %s\n", one.public_key);
+    fclose(file);
+    assert_int_equal(drive_keys_read(&keys, in_folder("k"), in_folder("peers"), &why),
+                     HILL_E_INVALID);
+    unlink(in_folder("k"));
+    unlink(in_folder("k.pub"));
+    unlink(in_folder("peers"));
+}
+
+static bool has_ipv6(void)
+{
+    const struct sockaddr_in6 loopback = {.sin6_family = AF_INET6,
+                                          .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool bound = fd >= 0 && bind(fd, (const void *)&loopback, sizeof loopback) == 0;
+    if (fd >= 0)
+        close(fd);
+    return bound;
+}
+
+static void test_ipv6(void **state)
+{
+    (void)state;
+    struct hill_why why = {""};
+    if (!has_ipv6())
+        skip();
+    const char *port = strrchr(url, ':') + 1;
+    char all[sizeof url], here[sizeof url], old[sizeof url];
+    snprintf(old, sizeof old, "%s", url);
+    snprintf(all, sizeof all, "tcp://[::]:%.5s", port);
+    snprintf(here, sizeof here, "tcp://[::1]:%.5s", port);
+    const char *const pairs[][2] = {{here, here}, {all, here}, {all, old}};
+    for (unsigned i = 0; i < 3; i++) {
+        drive_link_close(there);
+        there = NULL;
+        assert_int_equal(drive_link_listen(&there, pairs[i][0], &drive, &why), 0);
+        snprintf(url, sizeof url, "%s", pairs[i][1]);
+        drive_link_close(connected());
+    }
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -449,6 +531,8 @@ int main(void)
         T(test_a_full_queue_is_no_silence),
         T(test_room_rings_the_bell),
         T(test_a_dead_peer_does_not_hold_up_the_next),
+        T(test_ipv6),
+        T(test_a_key_may_be_that_of_one_address),
         cmocka_unit_test(test_addresses_and_keys_are_checked),
     };
     if (!zmq_has("curve") || !mkdtemp(folder)) {

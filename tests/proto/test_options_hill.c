@@ -7,10 +7,13 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kv/score.h"
+#include "proto/drive_url.h"
 #include "proto/envelope.h"
 #include "proto/options_hill.h"
 #include "tests/proto/configure.h"
@@ -104,6 +107,27 @@ static void test_where_a_drives_flash_lies(void **state)
     assert_string_equal(file, "/dev/n");
     for (unsigned i = 0; i < sizeof none / sizeof *none; i++)
         assert_false(hill_drive_file(none[i], file));
+}
+
+static void test_a_relative_drive_is_of_the_folder(void **state)
+{
+    (void)state;
+    static const char *const same[] = {"file:/a/b,c", "tcp://h:1", "xrt:/d,xclbin=/k,device=u",
+                                       "none", ""};
+    char out[HILL_PATH_BYTES], too_long[HILL_PATH_BYTES];
+    assert_int_equal(chdir("/usr"), 0);
+    for (unsigned i = 0; i < sizeof same / sizeof *same; i++) {
+        assert_int_equal(drive_url_absolute(out, same[i], &why), 0);
+        assert_string_equal(out, same[i]);
+    }
+    assert_int_equal(drive_url_absolute(out, "file:a,xclbin=b", &why), 0);
+    assert_string_equal(out, "file:/usr/a,xclbin=b");
+    assert_int_equal(drive_url_absolute(out, "xrt:d/e,xclbin=k,device=u", &why), 0);
+    assert_string_equal(out, "xrt:/usr/d/e,xclbin=/usr/k,device=u");
+    assert_int_equal(drive_url_absolute(out, "xrt:/d,xclbin=k", &why), 0);
+    assert_string_equal(out, "xrt:/d,xclbin=/usr/k");
+    snprintf(too_long, sizeof too_long, "file:%0*d", (int)sizeof too_long - 8, 0);
+    assert_int_equal(drive_url_absolute(out, too_long, &why), HILL_E_INVALID);
 }
 
 static void test_several_drives(void **state)
@@ -349,6 +373,7 @@ int main(void)
         T(test_pipeline_defaults),
         T(test_the_largest_values_are_configured),
         T(test_where_a_drives_flash_lies),
+        T(test_a_relative_drive_is_of_the_folder),
         T(test_several_drives),
         T(test_recovery_and_flushing),
         T(test_choices_become_numbers),
