@@ -299,8 +299,6 @@ static void print_head(void)
         "one. " COMPARISON_SCORE " The GPU is this machine's CPU.\n\n",
         steps, hot_share, ALPHA, ALPHA, point_csd_model());
     comparison_print_legend();
-    printf("Of several rows busy times are of all of them, by the counted bytes and the model's "
-           "rates.\n");
     print_missing_policies();
 }
 

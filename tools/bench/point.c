@@ -26,9 +26,8 @@
 #define SPARE      4096.0 /* what rounding to text takes off */
 #define RESTORE_MS                                                                                 \
     500u /* turns of a session between steps of those before: they are not measured */
-#define FORMAT "points 7" /* of what is kept; another number when read_answer wants more */
+#define FORMAT "points 8" /* of what is kept; another number when point_read wants more */
 #define MIB    1048576.0
-#define MS     1e3
 
 static char native_folder[3072], pool_path[4200];
 
@@ -296,24 +295,38 @@ static void start_others(const struct point *p)
             nanosleep(&pause, NULL);
 }
 
-static char *restore(const struct point *p, uint32_t steps)
+static FILE *start_restore(const struct point *p, uint32_t steps)
 {
     char path[256];
     session_file(p, path);
-    char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"%s%s\" -n %u "
-                           "--ignore-eos --json",
-                           pipeline_folder, pipeline_before(path), path, steps);
-    if (!answer)
-        bench_fail("the pipeline gave no answer; if it refused the session: rm %s", path);
-    return answer;
+    return capture_start("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"%s%s\" -n %u "
+                         "--ignore-eos --json",
+                         pipeline_folder, pipeline_before(path), path, steps);
 }
 
-static char *ask(const struct point *p)
+static json_t *end_restore(const struct point *p, FILE *command)
 {
+    char path[256];
+    session_file(p, path);
+    char *answer = capture_rest(command);
+    if (!answer)
+        bench_fail("the pipeline gave no answer; if it refused the session: rm %s", path);
+    return json_of(answer, "hillinfer restore");
+}
+
+/* The last row's answer, and of several rows what all did meanwhile. */
+static json_t *ask(const struct point *p)
+{
+    json_t *rows = NULL;
     start_others(p);
-    char *answer = restore(p, p->steps);
+    FILE *command = start_restore(p, p->steps);
+    if (p->rows > 1)
+        rows = point_watch_rows(command, p->rows, p->steps);
+    json_t *answer = end_restore(p, command);
     if (p->rows > 1 && requests() != p->rows - 1)
         bench_fail("a row ended before the last one: its steps were not all of %u rows", p->rows);
+    if (rows)
+        json_object_set_new(answer, "rows", rows);
     return answer;
 }
 
@@ -324,7 +337,7 @@ static json_t *warm_up(const struct point *p)
 {
     if (p->rows > 1)
         return json_null();
-    json_t *answer = json_of(restore(p, 1), "hillinfer restore");
+    json_t *answer = end_restore(p, start_restore(p, 1));
     json_t *drive = json_incref(json_object_get(answer, "csd_model"));
     json_decref(answer);
     return drive ? drive : json_null();
@@ -338,33 +351,6 @@ static double number_or_0(json_t *object, const char *name)
     return json_is_number(v) ? json_number_value(v) : 0;
 }
 
-/* Of a step: what came on top of a request of one step; of several rows all of them together, by
- * the bytes of this one. */
-static void read_busy(json_t *a, const struct point *p, struct point_result *r)
-{
-    json_t *drive = json_object_get(a, "csd_model"), *before = json_object_get(a, "warm");
-    double steps = p->steps - 1.0, flash = number_or_0(drive, "flash"),
-           link = number_or_0(drive, "link");
-    if (p->rows > 1) {
-        double link_bytes = r->link_key + r->link_score + r->link_kv;
-        r->busy_flash_ms = flash ? p->rows * r->flash_read / (flash * 1e9) * MS : 0;
-        r->busy_link_ms = link ? p->rows * link_bytes / (link * 1e9) * MS : 0;
-        return;
-    }
-    struct {
-        const char *name;
-        double *to;
-    } const fields[] = {{"flash_ms", &r->busy_flash_ms},
-                        {"dram_ms", &r->busy_dram_ms},
-                        {"score_ms", &r->busy_score_ms},
-                        {"link_ms", &r->busy_link_ms},
-                        {"late_ms", &r->late_step_ms}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        *fields[i].to =
-            fmax(0, number_or_0(drive, fields[i].name) - number_or_0(before, fields[i].name)) /
-            steps;
-}
-
 void point_read(json_t *a, const struct point *p, struct point_result *r)
 {
     /* the session's one token counts as prompt, and each token comes out of a step */
@@ -373,7 +359,6 @@ void point_read(json_t *a, const struct point *p, struct point_result *r)
     double steps = json_at(a, "predicted_tokens", NULL, NULL);
     double queries = steps * layers;
     json_t *drive = json_object_get(a, "csd_model");
-    json_t *writes = json_object_get(a, "writes");
     json_t *candidates = json_object_get(a, "candidates");
     if (steps != p->steps || given != p->tokens + 1)
         bench_fail("%g steps after %g tokens, not %u after %u", steps, given, p->steps,
@@ -402,12 +387,14 @@ void point_read(json_t *a, const struct point *p, struct point_result *r)
         .between = number_or_0(candidates, "between") / queries,
         .runs = number_or_0(candidates, "runs") / queries,
         .beta = number_or_0(a, "beta"),
-        .written = number_or_0(writes, "pages") + number_or_0(writes, "directory"),
+        .written = point_written(a),
         .late_ms = number_or_0(drive, "late_ms"),
         .whole_ms = json_at(a, "prompt_ms", NULL, NULL) + json_at(a, "predicted_ms", NULL, NULL),
         .gpu_link = json_is_true(json_object_get(drive, "gpu_link_modelled")),
     };
-    read_busy(a, p, r);
+    if (p->rows == 1) /* what came on top of a request of one step */
+        point_read_busy(drive, json_object_get(a, "warm"), p->steps - 1.0, r);
+    point_read_rows(a, layers, r);
 }
 
 void point_settings(const struct point *p, char *out, size_t room)
@@ -427,10 +414,9 @@ json_t *point_answer(const struct point *p)
     point_options(p, options, sizeof options);
     start(p, options);
     json_t *warm = warm_up(p);
-    char *text = ask(p);
+    json_t *answer = ask(p);
     pipeline_stop();
     remove_pool();
-    json_t *answer = json_of(text, "hillinfer restore");
     json_object_set_new(answer, "warm", warm);
     return answer;
 }

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <stdio.h>
 
 #include <jansson.h>
 
@@ -25,6 +26,9 @@ extern const char *pipeline_folder;
 
 /* A shell command's whole output, NUL-terminated; the caller frees it. NULL: the command failed. */
 char *capture(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same in two halves: the command runs meanwhile. */
+FILE *capture_start(const char *format, ...) __attribute__((format(printf, 1, 2)));
+char *capture_rest(FILE *command);
 /* What a shell command needs before a path for another program: "$PWD/" where it is relative, or
  * "".
  */
