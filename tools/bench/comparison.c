@@ -91,7 +91,7 @@ static void note(const struct point *p, const struct point_result *r, double out
         [M_LINK] = r->all_link,
         [M_UPLOAD] = r->gpu_upload,
         [M_WRITTEN] = cold_bytes > 0 ? r->written / cold_bytes : 0,
-        [M_LATE] = r->late_step_ms / r->step_ms,
+        [M_LATE] = r->step_ms > 0 ? r->late_step_ms / r->step_ms : 0,
         [M_BUSY_FLASH] = r->busy_flash_ms,
         [M_BUSY_DRAM] = r->busy_dram_ms,
         [M_BUSY_SCORE] = r->busy_score_ms,
@@ -106,10 +106,12 @@ static void measure_round(const struct comparison *c, const struct kept_test *ke
 {
     double values[COMPARISON_METHODS_MAX * MEASURES];
     for (uint32_t i = 0; i < c->n; i++) {
-        struct point_result r;
-        point_run(&c->methods[i].point, &r);
+        struct point_result r = {.step_ms = 0};
+        if (!point_run(&c->methods[i].point, &r) && !c->may_refuse)
+            bench_fail("%s, %s: refused", c->name, c->methods[i].name);
         note(&c->methods[i].point, &r, values + (size_t)i * MEASURES);
-        fprintf(stderr, "  %s, %s: %.2f ms\n", c->name, c->methods[i].name, r.step_ms);
+        fprintf(stderr, "  %s, %s: %.2f ms%s\n", c->name, c->methods[i].name, r.step_ms,
+                r.step_ms > 0 ? "" : " (refused)");
     }
     if (again)
         kept_rounds_drop(kept);

@@ -51,6 +51,7 @@ struct comparison {
     char name[128];
     struct method methods[COMPARISON_METHODS_MAX];
     uint32_t n, rounds; /* rounds: as many as are kept */
+    bool may_refuse;    /* a method that the pipeline refuses takes 0 ms; else it ends the figure */
     char commits[256];
 };
 

@@ -15,7 +15,7 @@
 void point_make_session(const struct point *p);
 
 /* The last row's JSON, under "warm" what the drive had counted before it, under "rows" what
- * point_watch_rows gave; the caller drops the reference. */
+ * point_watch_rows gave; the caller drops the reference. NULL: as point_run's false. */
 json_t *point_answer(const struct point *p);
 void point_read(json_t *answer, const struct point *p, struct point_result *result);
 

@@ -143,13 +143,20 @@ void pipeline_prompt(const char *name, uint32_t n, uint32_t variant)
         bench_fail("cannot write %s", path);
 }
 
-void pipeline_start_with(const char *model, const char *options)
+bool pipeline_try_start(const char *model, const char *options)
 {
     runs = true; /* also when only a part of it has come up */
-    run_or_fail("hillinfer up",
-                capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s -t %u "
-                        "--state-dir %s/state --log-level error %s >&2",
-                        folder, model, PIPELINE_THREADS, folder, options));
+    char *said = capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s -t %u "
+                         "--state-dir %s/state --log-level error %s >&2",
+                         folder, model, PIPELINE_THREADS, folder, options);
+    free(said);
+    return said != NULL;
+}
+
+void pipeline_start_with(const char *model, const char *options)
+{
+    if (!pipeline_try_start(model, options))
+        bench_fail("hillinfer up failed");
 }
 
 void pipeline_start(const char *name, const char *options)

@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -58,6 +59,8 @@ void pipeline_prompt(const char *name, uint32_t n, uint32_t variant);
 
 /* Start it on a model file, with what else `hillinfer up` is to be told. */
 void pipeline_start_with(const char *model, const char *options);
+/* false: it does not come up, and has said why on stderr. */
+bool pipeline_try_start(const char *model, const char *options);
 /* On NAME.gguf of the folder, everything hot. */
 void pipeline_start(const char *name, const char *options);
 void pipeline_stop(void);
