@@ -124,6 +124,7 @@ int main(int argc, char **argv)
         bench_print_samples(name, &samples[PEER_DEEP], &samples[PEER_DEEP]);
     else
         printf("\nNo peer: PEER_DIR was not set.\n");
+    peer_print_versions(1);
     print_bytes(depth);
     return 0;
 }
