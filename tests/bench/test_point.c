@@ -71,6 +71,24 @@ static void test_settings_name_the_kv_and_what_was_asked_for_once(void **unused)
     }
 }
 
+/* A round that was kept is of the defaults that were in force. */
+static void test_settings_name_what_was_not_asked_for(void **unused)
+{
+    (void)unused;
+    char text[1200], other[1200];
+    struct point p = real_point("--speculate on");
+    unsetenv("HILL_IMPORTANCE");
+    point_settings(&p, text, sizeof text);
+    assert_non_null(strstr(text, "; importance "));
+    assert_non_null(strstr(text, "; rows-in-flight "));
+    assert_null(strstr(text, "; speculate "));
+    setenv("HILL_IMPORTANCE", "max", 1);
+    point_settings(&p, other, sizeof other);
+    unsetenv("HILL_IMPORTANCE");
+    assert_non_null(strstr(other, "; importance max;"));
+    assert_string_not_equal(text, other);
+}
+
 static void test_memory_for_a_hot_share_grows_by_what_lies_in_it(void **unused)
 {
     (void)unused;
@@ -145,6 +163,7 @@ int main(void)
         cmocka_unit_test(test_a_list_names_shapes_for_all_policies_or_for_one),
         cmocka_unit_test(test_entries_fill_whole_pages),
         cmocka_unit_test(test_settings_name_the_kv_and_what_was_asked_for_once),
+        cmocka_unit_test(test_settings_name_what_was_not_asked_for),
         cmocka_unit_test(test_memory_for_a_hot_share_grows_by_what_lies_in_it),
         cmocka_unit_test(test_a_batch_is_the_sum_of_rows_that_differ),
         cmocka_unit_test(test_a_row_alone_is_all_rows),

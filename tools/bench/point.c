@@ -1,6 +1,7 @@
 /* tools/bench/point.c - see point.h. */
 #include "tools/bench/point_run.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,22 +76,55 @@ static struct kv_geometry geometry_of(const struct point *p)
     return p->kv ? p->kv->geometry : point_geometry();
 }
 
-/* The words of "(one of full|hillinfer; default hillinfer)" below "--policy NAME" of --help, for
- * any option, separated by |; "" when it is not there. The caller frees it. */
-static char *choices_of(const char *option)
+/* What stands between two words in an option's part of --help; "" when it is not there. The caller
+ * frees it. */
+static char *said_of(const char *option, const char *from, const char *until)
 {
+    static char *help;
     char name[64];
-    char *text = capture("build/bin/hill-coordinator --help");
-    snprintf(name, sizeof name, "  --%s ", option);
-    char *at = text ? strstr(text, name) : NULL, *next = at ? strstr(at + 4, "\n  --") : NULL;
-    at = at ? strstr(at, "(one of ") : NULL;
-    char *end = at ? strchr(at, ';') : NULL;
-    char *words =
-        end && (!next || at < next) ? strndup(at + 8, (size_t)(end - at - 8)) : strdup("");
-    free(text);
+    if (!help && !(help = capture("build/bin/hill-coordinator --help")))
+        return strdup("");
+    snprintf(name, sizeof name, "\n  --%s ", option);
+    char *at = strstr(help, name), *next = at ? strstr(at + 4, "\n  --") : NULL;
+    at = at ? strstr(at, from) : NULL;
+    at = at && (!next || at < next) ? at + strlen(from) : NULL;
+    char *words = at ? strndup(at, strcspn(at, until)) : strdup("");
     if (!words)
         bench_fail("no memory");
     return words;
+}
+
+/* The words of "(one of full|hillinfer; default hillinfer)" below "--policy NAME", for any option,
+ * separated by |. The caller frees it. */
+static char *choices_of(const char *option)
+{
+    return said_of(option, "(one of ", ";");
+}
+
+/* What is in force of that which decides a point and that its options do not name: by the
+ * environment or by default. Where a default changes, what was kept is of something else. */
+static void unnamed_settings(const char *options, char *out, size_t room)
+{
+    static const char *const names[] = {"placement",    "sinks",       "window",
+                                        "exact-layers", "speculate",   "importance",
+                                        "score-bits",   "csd-digests", "rows-in-flight"};
+    size_t used = 0;
+    *out = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char option[64], variable[64];
+        snprintf(option, sizeof option, "--%s ", names[i]);
+        if (strstr(options, option))
+            continue;
+        snprintf(variable, sizeof variable, "HILL_%s", names[i]);
+        for (char *c = variable; *c; c++)
+            *c = (char)(*c == '-' ? '_' : toupper((unsigned char)*c));
+        char *usual = said_of(names[i], "default ", ";)");
+        used += (size_t)snprintf(out + used, room - used, "; %s %s", names[i],
+                                 bench_is_set(variable) ? getenv(variable) : usual);
+        free(usual);
+        if (used >= room)
+            bench_fail("the settings of a point are too long");
+    }
 }
 
 bool point_offers(const char *option, const char *value)
@@ -416,10 +450,9 @@ void point_settings(const struct point *p, char *out, size_t room)
     int n =
         snprintf(out, room, FORMAT "; %s; %u steps; ", p->kv ? p->kv->name : POINT_MODEL, p->steps);
     point_options(p, out + n, room - (size_t)n);
-    if (p->hook) {
-        n = (int)strlen(out);
-        snprintf(out + n, room - (size_t)n, "; %s=1", p->hook);
-    }
+    if (p->hook)
+        snprintf(out + strlen(out), room - strlen(out), "; %s=1", p->hook);
+    unnamed_settings(out, out + strlen(out), room - strlen(out));
 }
 
 json_t *point_answer(const struct point *p)

@@ -82,7 +82,8 @@ void point_prepare(const struct bench_options *o);
 /* Once, and not kept; its session must be there. false: the pipeline does not come up with these
  * options, or does not take all rows at once; stderr has the reason. */
 bool point_run(const struct point *p, struct point_result *result);
-/* Everything that decides what is measured, but for the program. */
+/* Everything that decides what is measured, but for the program: what is asked for, and of what is
+ * not what the environment or the program's defaults say. */
 void point_settings(const struct point *p, char *out, size_t room);
 /* MiB of M_0 (--hot-mb) that a share of the entries of all rows fills with what else lies in it
  * (kv/plan.h), the placement's tables too; guesses: with staging for them. */
