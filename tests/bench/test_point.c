@@ -144,6 +144,20 @@ static void test_a_batch_is_the_sum_of_rows_that_differ(void **unused)
     assert_true(r.busy_link_ms == 16 && r.late_step_ms == 1);
 }
 
+/* Its steps beside the last row's count whole, those after them by the rows that were left. */
+static void test_a_look_after_the_last_row_is_over(void **unused)
+{
+    (void)unused;
+    struct point_result r = {.step_ms = 1};
+    json_t *after = status_of(112, 200, 7000, 220);
+    json_t *answer = json_pack("{s:i, s:i, s:[o,o]}", "request_id", 8, "predicted_tokens", 13,
+                               "rows", status_of(100, 40, 5000, 200), after);
+    json_array_remove(json_object_get(after, "requests"), 1);
+    point_read_rows(answer, 2, &r);
+    json_decref(answer);
+    assert_true(r.busy_flash_ms == 16); /* 160 for 12 and 8 tokens of two rows */
+}
+
 static void test_a_row_alone_is_all_rows(void **unused)
 {
     (void)unused;
@@ -166,6 +180,7 @@ int main(void)
         cmocka_unit_test(test_settings_name_what_was_not_asked_for),
         cmocka_unit_test(test_memory_for_a_hot_share_grows_by_what_lies_in_it),
         cmocka_unit_test(test_a_batch_is_the_sum_of_rows_that_differ),
+        cmocka_unit_test(test_a_look_after_the_last_row_is_over),
         cmocka_unit_test(test_a_row_alone_is_all_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ json_t *point_watch_rows(FILE *command, uint32_t rows, uint32_t steps)
     client_connect(&client);
     wait_for(command, &client, rows, 1);
     json_array_append_new(both, pipeline_status());
-    wait_for(command, &client, rows, steps - 1);
+    wait_for(command, &client, rows, steps - steps / 4); /* before the last row is over */
     json_array_append_new(both, pipeline_status());
     client_close(&client);
     return both;
@@ -113,26 +113,22 @@ double point_written(json_t *of)
     return member(writes, "pages") + member(writes, "directory");
 }
 
-/* The drive's counters: of a step, of which the rows that were there first did so many. */
-static void read_drive(json_t *before, json_t *after, struct point_result *r)
+/* Of a step of all rows: what the drive's counters grew by, over the tokens that the rows made
+ * meanwhile. One that is over has made `last` of them. */
+static void read_drive(json_t *before, json_t *after, double last, struct point_result *r)
 {
-    json_t *was = json_object_get(before, "csd_model"), *is = json_object_get(after, "csd_model");
-    json_t *requests = json_object_get(after, "requests"), *one;
-    double steps = 0;
-    uint32_t rows = 0;
+    json_t *requests = json_object_get(before, "requests"), *one;
+    double tokens = 0;
     size_t i;
     json_array_foreach(requests, i, one)
     {
-        double id = json_at(one, "request", NULL, NULL);
-        json_t *then = of_request(json_object_get(before, "requests"), id);
-        if (!then || json_at(then, "predicted_tokens", NULL, NULL) == 0)
-            continue;
-        steps += json_at(one, "predicted_tokens", NULL, NULL) -
-                 json_at(then, "predicted_tokens", NULL, NULL);
-        rows++;
+        json_t *then = of_request(json_object_get(after, "requests"), member(one, "request"));
+        tokens +=
+            (then ? member(then, "predicted_tokens") : last) - member(one, "predicted_tokens");
     }
-    if (steps > 0)
-        point_read_busy(is, was, steps / rows, r);
+    if (tokens > 0)
+        point_read_busy(json_object_get(after, "csd_model"), json_object_get(before, "csd_model"),
+                        tokens / (double)json_array_size(requests), r);
 }
 
 /* Sums over rows, of one layer. */
@@ -178,6 +174,6 @@ void point_read_rows(json_t *answer, uint32_t layers, struct point_result *r)
     r->cold_share = all.hits > 0 ? all.cold_hits / all.hits : 0;
     if (after) {
         r->written = point_written(after);
-        read_drive(before, after, r);
+        read_drive(before, after, member(answer, "predicted_tokens"), r);
     }
 }
