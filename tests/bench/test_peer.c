@@ -1,6 +1,6 @@
 /*
- * tests/bench/test_peer.c - played programs of other engines: which flags are tried and which win,
- * and how they are asked for a decode deep in a text.
+ * tests/bench/test_peer.c - played programs of other engines: their versions, which flags are tried
+ * and which win, and how they are asked for a decode deep in a text.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,6 +37,8 @@ static int play(void **unused)
     put_program(folder, "llama-cli",
                 "#!/bin/sh\n"
                 "case \"$*\" in *--help*) echo '-no-cnv'; exit 0 ;; esac\n"
+                "case \"$*\" in *--version*) echo 'loading' >&2; echo 'version: 12 (abc)' >&2\n"
+                "echo 'built with cc'; exit 0 ;; esac\n"
                 "echo \"$*\" >\"$(dirname \"$0\")/asked\"\n"
                 "echo 'prompt eval time =   900.00 ms /   512 tokens'\n"
                 "echo '       eval time =  2000.00 ms /    64 runs   ( 31 ms per token)'\n");
@@ -59,6 +61,15 @@ static void test_peers_have_names_that_are_no_paths(void **unused)
     assert_int_equal(peer_count(), 2);
     assert_string_equal(peer_name(0), "one");
     assert_string_equal(peer_name(1), "peer 2");
+}
+
+static void test_a_version_is_the_line_that_a_program_says(void **unused)
+{
+    (void)unused;
+    assert_string_equal(peer_version(0), "version: 12 (abc)");
+    free(capture("mv %s/llama-cli %s/gone", folder, folder));
+    assert_string_equal(peer_version(1), "version: unknown");
+    free(capture("mv %s/gone %s/llama-cli", folder, folder));
 }
 
 static void test_each_set_of_flags_is_tried_and_the_fastest_wins(void **unused)
@@ -103,6 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_peers_have_names_that_are_no_paths),
+        cmocka_unit_test(test_a_version_is_the_line_that_a_program_says),
         cmocka_unit_test(test_each_set_of_flags_is_tried_and_the_fastest_wins),
         cmocka_unit_test(test_given_flags_are_the_only_ones),
         cmocka_unit_test(test_a_deep_decode_keeps_its_state_and_counts_decoding_alone),

@@ -110,12 +110,26 @@ static void test_without_points_there_is_no_picture(void **unused)
     assert_false(picture_write(&p));
 }
 
+/* It is told more than a pipe holds, and so is still being told when it has ended. */
+static void test_a_figure_outlives_a_gnuplot_that_fails(void **unused)
+{
+    (void)unused;
+    static char label[1 << 18];
+    static struct picture p;
+    memset(label, 'x', sizeof label - 1);
+    p = (struct picture){.name = "it", .title = "t", .x_label = label, .y_label = "y"};
+    picture_point(picture_add(&p, "a", false), 1, 1);
+    put_program(folder, "gnuplot", "#!/bin/sh\nexit 1\n");
+    assert_false(picture_write(&p));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bars_of_series_stand_beside_one_another),
         cmocka_unit_test(test_lines_and_what_is_predicted_have_one_colour),
         cmocka_unit_test(test_without_points_there_is_no_picture),
+        cmocka_unit_test(test_a_figure_outlives_a_gnuplot_that_fails),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -211,7 +211,7 @@ static void add_placements(struct comparison *c, const struct point *like)
         const char *name;
     } rows[] = {{PLACEMENT_BKP, "hillinfer: bkp"},
                 {PLACEMENT_RECENCY, "recency"},
-                {PLACEMENT_PAPER, "the pools as the paper writes them"},
+                {PLACEMENT_PAPER, "paper: its pools, by what the GPU lacked"},
                 {PLACEMENT_LRU, "lru"},
                 {PLACEMENT_LFU, "lfu"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -299,21 +299,24 @@ static void measure_part(struct part *p, const struct bench_options *o)
 
 static void print_head(void)
 {
-    printf("## Ablation\n\n"
-           "A decode step of one sequence (of %u where it says so) on real KV: a text's first "
-           "tokens, read once into a session, which every run restores; then %u steps. Each row "
-           "differs from the row that it is paired with by one factor; the rows of a table are "
-           "measured in turn in every round. Where it is not the factor: bkp, `--beta auto`, "
-           "queries guessed a layer ahead "
-           "(`--speculate on`), INT8, `--alpha %g --gpu-keep %g`, and M_0 for a hot share of %.1f "
-           "(`--hot-mb`, the same in all rows of a table; of placements more or less by their "
-           "tables, with `--beta " FILLS_M0 "`, so that all rows have as many hot entries). Every "
-           "placement brings up at most %u entries a layer and step, of what the GPU lacked, and "
-           "none while a batch of moves is under way. "
-           "The drive is modelled, `--csd-model %s`: no measurement of a real one; its pool lies "
-           "in memory, and the GPU is this machine's CPU with memory of its own (hot entries are "
-           "copied to it). " COMPARISON_SCORE "\n\n",
-           BATCH, steps, ALPHA, ALPHA, HOT_SHARE, PLACEMENT_LIVE_RATE, point_csd_model());
+    printf(
+        "## Ablation\n\n"
+        "A decode step of one sequence (of %u where it says so) on real KV: a text's first "
+        "tokens, read once into a session, which every run restores; then %u steps. Each row "
+        "differs from the row that it is paired with by one factor; the rows of a table are "
+        "measured in turn in every round. Where it is not the factor: bkp, `--beta auto`, "
+        "queries guessed a layer ahead "
+        "(`--speculate on`), INT8, `--alpha %g --gpu-keep %g`, and M_0 for a hot share of %.1f "
+        "(`--hot-mb`, the same in all rows of a table; of placements more or less by their "
+        "tables, with `--beta " FILLS_M0 "`, so that all rows have as many hot entries). Every "
+        "placement brings up at most %u entries a layer and step, of what the GPU lacked, and "
+        "none while a batch of moves is under way; so the paper's pools (placement paper), which "
+        "count every access and name no rate, have a limit here that is not theirs, and count "
+        "less. "
+        "The drive is modelled, `--csd-model %s`: no measurement of a real one; its pool lies "
+        "in memory, and the GPU is this machine's CPU with memory of its own (hot entries are "
+        "copied to it). " COMPARISON_SCORE "\n\n",
+        BATCH, steps, ALPHA, ALPHA, HOT_SHARE, PLACEMENT_LIVE_RATE, point_csd_model());
     comparison_print_legend();
     if (!point_offers("policy", COMPARISON_HOST_DIGEST))
         printf("There is no policy host-digest here: in-storage scoring has no row.\n");

@@ -20,11 +20,10 @@
 #include "tools/bench/run_pipeline.h"
 #include "gpu_worker/engine.h"
 
-#define STEPS            16u
-#define CONTEXT          256u
-#define ROWS             8u
-#define PREDICT_ALONE    65u  /* tokens, of a single client */
-#define PREDICT_TOGETHER 193u /* more than the steps beside the other prompts' units */
+#define STEPS   16u
+#define CONTEXT 256u
+#define ROWS    8u
+#define PREDICT 193u /* tokens of each client; more than the steps beside other prompts */
 
 enum { SIZES = 4 };
 static const uint32_t sizes[SIZES] = {1, 2, 4, ROWS};
@@ -168,7 +167,10 @@ static void make_large(void)
                 pipeline_folder));
 }
 
-/* A prompt's units, each with a step of the others beside it, come before a client decodes. */
+/* A prompt's units, each with a step of the others beside it, come before a client decodes: the
+ * first client's context is then longer than the last one's. But it is over as much earlier, and
+ * each asks for as many tokens, so that what is attended to is the same in the mean, however many
+ * clients there are. */
 static void measure_clients(const struct shape *shape, struct bench_samples *samples)
 {
     pipeline_prompt(shape->prompt, shape->prompt_tokens, 0);
@@ -178,9 +180,7 @@ static void measure_clients(const struct shape *shape, struct bench_samples *sam
         for (uint32_t i = 0; i < shape->n_sizes; i++) {
             uint32_t n = shape->sizes[i];
             bench_progress(round + 1, shape->rounds, shape->text);
-            bench_sample(
-                &samples[i],
-                clients_together(shape->prompt, n, n > 1 ? PREDICT_TOGETHER : PREDICT_ALONE, 8));
+            bench_sample(&samples[i], clients_together(shape->prompt, n, PREDICT, 8));
         }
 }
 
@@ -199,11 +199,13 @@ static void print_table(const char *head, const uint32_t *of, uint32_t n,
 
 static void print_clients(const struct shape *shape, const struct bench_samples *samples)
 {
-    printf("\nThe running pipeline on %s (`%s`): clients that all ask at once, prompts of %u "
-           "tokens, all attended to; tokens a second of all together, while all of them decode; "
-           "%u round%s, numbers of clients in turn.\n\n",
-           shape->text, shape->options, shape->prompt_tokens, shape->rounds,
-           shape->rounds > 1 ? "s" : "");
+    printf(
+        "\nThe running pipeline on %s (`%s`): clients that all ask at once, prompts of %u "
+        "tokens, all attended to; each makes %u tokens, so the contexts of a row are those from %u "
+        "to %u and their mean is the same in all rows; tokens a second of all together, while "
+        "all of them decode; %u round%s, numbers of clients in turn.\n\n",
+        shape->text, shape->options, shape->prompt_tokens, PREDICT, shape->prompt_tokens + 1,
+        shape->prompt_tokens + PREDICT, shape->rounds, shape->rounds > 1 ? "s" : "");
     print_table("clients at once", shape->sizes, shape->n_sizes, samples);
 }
 

@@ -297,8 +297,8 @@ static void run_test(uint32_t model, enum test t, struct measured *m)
                         STEPS);
     for (uint32_t p = 0; p < peer_count(); p++) {
         choose(model, t, p, asked, &m->choices[p]);
-        used += snprintf(settings + used, sizeof settings - (size_t)used, "; %s %s", peer_given(p),
-                         m->choices[p].flags[m->choices[p].best]);
+        used += snprintf(settings + used, sizeof settings - (size_t)used, "; %s (%s) %s",
+                         peer_given(p), peer_version(p), m->choices[p].flags[m->choices[p].best]);
     }
     snprintf(name, sizeof name, "%s, %s", models[model].file, tests[t].word);
     const struct kept_test kept = {KEPT_FILE, name, settings, 1 + peer_count()};
@@ -450,6 +450,7 @@ static void print_section(struct measured m[MODELS][TESTS])
                 print_verdict(models[i].file, t, &m[i][t]);
         print_choices(m);
     }
+    peer_print_versions(PEERS_MAX);
     print_commits(m);
 }
 

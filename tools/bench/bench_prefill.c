@@ -56,5 +56,6 @@ int main(int argc, char **argv)
     }
     if (!peer_is_there())
         printf("\nNo peer: PEER_DIR was not set.\n");
+    peer_print_versions(1);
     return 0;
 }

@@ -3,18 +3,18 @@
  * against the document's length and where its entries are.
  *
  * What: SmolLM2-135M with documents of 1K to 7.5K tokens; --full: Qwen2.5 0.5B to 32K. One sequence
- * (-np 1), so what runs is alone. In each of several pipelines (all hot; all but a twentieth on the
- * drive; with a prefix store, read whole, read whole under computing, or its important tokens, of
- * two shares; these four again with a drive that is modelled as slower) a document is read once
- * with a first question: that is the recomputation, which the pipeline's own questions are compared
- * with. Then others are asked: in the tiers' pipelines at once; in the stores' after another
- * document has taken the slot and the store's files have left the page cache, so that they are read
- * from the drive. load: of a store that is read whole the time in which its chunks were read and
- * handed to the scorer, before any computation; under computing and of important tokens what was
- * waited for; what comes out of tiers is read back while layers compute. Needs the models of
- * `hillinfer get-models`; skipped (77) without. Who calls it: tools/bench/run. Concurrency: one
- * thread. Failure: bench_fail(), also when a question was not answered over the entries that it was
- * to be.
+ * (-np 1), so what runs is alone. A round takes several pipelines in turn (all hot; all but a
+ * twentieth on the drive; with a prefix store, read whole, read whole under computing, or its
+ * important tokens, of two shares; these four again with a drive that is modelled as slower). In
+ * the first two a document is read with a first question, which in the first of them is the round's
+ * recomputation, and then asked about. The stores' documents are read in the first round; later
+ * rounds' pipelines find them there. Another document has taken the slot by then, or none has it,
+ * and the store's files have left the page cache, so that they are read from the drive. load: of a
+ * store that is read whole the time in which its chunks were read and handed to the scorer, before
+ * any computation; under computing and of important tokens what was waited for; what comes out of
+ * tiers is read back while layers compute. Needs the models of `hillinfer get-models`; skipped (77)
+ * without. Who calls it: tools/bench/run. Concurrency: one thread. Failure: bench_fail(), also when
+ * a question was not answered over the entries that it was to be.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -74,9 +74,9 @@ static const struct {
 static struct {
     struct bench_options o;
     const struct set *set;
-    double recompute[LENGTHS_MAX][TIERS]; /* ms, in the same pipeline */
-    struct bench_samples ttft[LENGTHS_MAX][TIERS], faster[LENGTHS_MAX][TIERS],
-        load[LENGTHS_MAX][TIERS], probe[LENGTHS_MAX][TIERS];
+    struct bench_samples recompute[LENGTHS_MAX]; /* ms, one a round, as the next */
+    struct bench_samples ttft[LENGTHS_MAX][TIERS], load[LENGTHS_MAX][TIERS],
+        probe[LENGTHS_MAX][TIERS];
     double mib[LENGTHS_MAX][TIERS]; /* read from the store before the first token, of a question */
 } figure;
 
@@ -165,64 +165,74 @@ static void sample(uint32_t i, uint32_t tier, uint32_t question)
 {
     struct asked a = ask(figure.set->lengths[i], tier, question);
     bench_sample(&figure.ttft[i][tier], a.ttft);
-    bench_sample(&figure.faster[i][tier], figure.recompute[i][tier] / a.ttft);
     bench_sample(&figure.load[i][tier], a.load);
     bench_sample(&figure.probe[i][tier], a.probe);
     figure.mib[i][tier] = a.mib;
 }
 
 /* What the store has written leaves the page cache. */
-static void forget_file(const char *name)
+static void forget_file(uint32_t tier, const char *name)
 {
-    run_or_fail("dd", capture("dd of=%s/store/%s oflag=nocache conv=notrunc,fdatasync count=0 "
+    run_or_fail("dd", capture("dd of=%s/store%u/%s oflag=nocache conv=notrunc,fdatasync count=0 "
                               "2>/dev/null </dev/null",
-                              pipeline_folder, name));
+                              pipeline_folder, tier, name));
 }
 
 static void forget_files(uint32_t tier)
 {
-    forget_file("chunks.data");
+    forget_file(tier, "chunks.data");
     if (is_ahead(tier) || is_important(tier))
-        forget_file("chunks.keys");
+        forget_file(tier, "chunks.keys");
 }
 
-static void measure(uint32_t tier, const char *model)
+/* One round of one tier, in a pipeline of its own. What is in a store is there from the first
+ * round on; what is in the tiers is read anew. */
+static void measure(uint32_t tier, const char *model, uint32_t round)
 {
     const struct set *set = figure.set;
     char options[4400];
     int n = snprintf(options, sizeof options, "-c %u -np 1 --policy full %s",
                      set->lengths[set->n - 1] + 512, tiers[tier].options);
     if (is_store(tier))
-        snprintf(options + n, sizeof options - (size_t)n, " --prefix-dir %s/store",
-                 pipeline_folder);
+        snprintf(options + n, sizeof options - (size_t)n, " --prefix-dir %s/store%u",
+                 pipeline_folder, tier); /* its own: the others' may not have its keys */
     pipeline_start_with(model, options);
     ask(64, tier, 0); /* kernels are loaded */
-    for (uint32_t i = 0; i < set->n; i++) {
-        bench_progress(i + 1, set->n, tiers[tier].name);
-        figure.recompute[i][tier] = ask(set->lengths[i], tier, 0).ttft;
-        for (uint32_t q = 1; !is_store(tier) && q <= figure.o.rounds; q++)
-            sample(i, tier, q);
+    for (uint32_t i = 0; (!is_store(tier) || round == 1) && i < set->n; i++) {
+        double first = ask(set->lengths[i], tier, 0).ttft;
+        if (tier == HOT)
+            bench_sample(&figure.recompute[i], first);
+        if (!is_store(tier))
+            sample(i, tier, round);
     }
-    for (uint32_t q = 1; is_store(tier) && q <= figure.o.rounds; q++)
-        for (uint32_t i = 0; i < set->n; i++) {
-            forget_files(tier);
-            sample(i, tier, q);
-        }
+    for (uint32_t i = 0; is_store(tier) && i < set->n; i++) {
+        forget_files(tier);
+        sample(i, tier, round);
+    }
     pipeline_stop();
 }
 
 static void print_row(uint32_t i, uint32_t tier)
 {
     const struct bench_samples *s = &figure.ttft[i][tier];
-    double ms = bench_median(s), load = bench_median(&figure.load[i][tier]),
-           probe = bench_median(&figure.probe[i][tier]);
-    printf("| %u | %s | %.0f | %.0f | %.0f - %.0f | ", figure.set->lengths[i], tiers[tier].name,
-           figure.recompute[i][tier], ms, bench_lowest(s), bench_highest(s));
+    struct bench_samples faster = bench_ratios(&figure.recompute[i], s);
+    double load = bench_median(&figure.load[i][tier]), probe = bench_median(&figure.probe[i][tier]);
+    printf("| %u | %s |", figure.set->lengths[i], tiers[tier].name);
+    bench_print_quartiles(s, " %.0f | %.0f - %.0f | ");
     if (is_store(tier))
-        printf("%.1f | %.0f | %.0f | %.0f |", figure.mib[i][tier], load, probe, ms - load - probe);
+        printf("%.1f | %.0f | %.0f | %.0f |", figure.mib[i][tier], load, probe,
+               bench_median(s) - load - probe);
     else
         printf("| overlapped | | |");
-    bench_print_quartiles(&figure.faster[i][tier], " %.1f | %.1f - %.1f |\n");
+    bench_print_quartiles(&faster, " %.1f | %.1f - %.1f |\n");
+}
+
+static void print_length(uint32_t i)
+{
+    printf("| %u | recomputed |", figure.set->lengths[i]);
+    bench_print_quartiles(&figure.recompute[i], " %.0f | %.0f - %.0f | | | | | | |\n");
+    for (uint32_t t = 0; t < TIERS; t++)
+        print_row(i, t);
 }
 
 static void print_section(void)
@@ -230,8 +240,9 @@ static void print_section(void)
     const struct set *set = figure.set;
     printf("## A question on a document that was read before\n\nTime to first token, ms, of a "
            "document and a question of %u tokens (%s, `-np 1 --policy full`): medians of %u "
-           "questions. recomputed: the first question in the same pipeline, which reads the "
-           "document, once; times faster: that over each of the questions, " BENCH_QUARTILES_TEXT
+           "round%s, in each of which a document is recomputed once (everything hot) and asked "
+           "about once in each other row. times faster: the recomputation over the question of "
+           "the same round; " BENCH_QUARTILES_TEXT
            ". The drive tier: `--beta 0.05 --hot-mb 256`; the prefix store: read from the drive, "
            "its files out of the page cache. Loaded under computing: `--prefix-attention select "
            "--prefix-share 1`, two layers asked for at a time. Important: with these shares, and "
@@ -241,13 +252,12 @@ static void print_section(void)
            "for; out of tiers "
            "entries are read back while layers compute. probe: finding what is important. What the "
            "GPU keeps for decoding a prompt does not use. llama.cpp's slot restore: not "
-           "measured.\n\n| tokens | from | recomputed | ms | lowest - highest | MiB | load | probe "
-           "| rest | times faster | quartiles |\n"
-           "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-           QUESTION, set->name, figure.o.rounds);
+           "measured.\n\n| tokens | from | ms | quartiles | MiB | load | probe | rest | times "
+           "faster | quartiles |\n"
+           "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+           QUESTION, set->name, figure.o.rounds, figure.o.rounds > 1 ? "s" : "");
     for (uint32_t i = 0; i < set->n; i++)
-        for (uint32_t t = 0; t < TIERS; t++)
-            print_row(i, t);
+        print_length(i);
 }
 
 int main(int argc, char **argv)
@@ -263,8 +273,11 @@ int main(int argc, char **argv)
     }
     unsetenv("HILL_NO_PREFIX_CACHE"); /* tools/bench/run: other figures read every prompt */
     pipeline_prepare_folder(&figure.o);
-    for (uint32_t t = 0; t < TIERS; t++)
-        measure(t, model);
+    for (uint32_t round = 1; round <= figure.o.rounds; round++)
+        for (uint32_t t = 0; t < TIERS; t++) {
+            bench_progress(round, figure.o.rounds, tiers[t].name);
+            measure(t, model, round);
+        }
     print_section();
     return 0;
 }

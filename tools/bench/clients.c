@@ -13,20 +13,28 @@
 
 #define CLIENT_QUIET_MS 60000
 
+void client_connect(struct client *client)
+{
+    struct hill_why why = {.text = ""};
+    char run[4200];
+    sigset_t signals; /* client_open takes them for itself; the harness's end needs them */
+    snprintf(run, sizeof run, "%s/run", pipeline_folder);
+    sigprocmask(SIG_SETMASK, NULL, &signals);
+    if (client_open(client, run, &why))
+        bench_fail("no client can be connected: %s", why.text);
+    sigprocmask(SIG_SETMASK, &signals, NULL);
+}
+
 /* Ask for `predict` tokens after the prompt NAME.txt. */
 void client_ask(struct bench_client *c, const char *prompt, uint32_t predict)
 {
     Hill__Sampling sampling = HILL__SAMPLING__INIT; /* temperature 0: greedy */
     Hill__Generate generate = HILL__GENERATE__INIT;
     struct hill_why why = {.text = ""};
-    char run[4200];
-    sigset_t signals; /* client_open takes them for itself; the harness's end needs them */
     *c = (struct bench_client){.n = 0};
-    snprintf(run, sizeof run, "%s/run", pipeline_folder);
-    sigprocmask(SIG_SETMASK, NULL, &signals);
-    if (predict > CLIENT_TOKENS || client_open(&c->client, run, &why))
-        bench_fail("a client cannot ask for %u tokens: %s", predict, why.text);
-    sigprocmask(SIG_SETMASK, &signals, NULL);
+    if (predict > CLIENT_TOKENS)
+        bench_fail("a client cannot ask for %u tokens", predict);
+    client_connect(&c->client);
     char *text = capture("cat %s/%s.txt", pipeline_folder, prompt);
     if (!text)
         bench_fail("there is no prompt %s", prompt);

@@ -5,8 +5,8 @@
  * What: up to CLIENTS_MAX connections, each with one request, all read by this thread. "Together"
  * is what counts for a batch: tokens that arrived while every client was decoding, not each
  * client's own speed, because prompts are computed one after another and the first may be done
- * before the last begins. Who calls it: bench_batch.c, bench_gaps.c. Failure: bench_fail(), also
- * when nothing arrives for a minute. Concurrency: one thread.
+ * before the last begins. Who calls it: bench_batch.c, bench_gaps.c; point_rows.c. Failure:
+ * bench_fail(), also when nothing arrives for a minute. Concurrency: one thread.
  */
 #pragma once
 
@@ -25,6 +25,9 @@ struct bench_client {
     int64_t at_ns[CLIENT_TOKENS];
     bool over;
 };
+
+/* Connected to the pipeline; client_close(client) ends it. */
+void client_connect(struct client *client);
 
 /* Ask for `predict` tokens after the prompt NAME.txt, which is computed even where its KV is kept;
  * client_close(&c->client) ends the request. */

@@ -79,20 +79,19 @@ static void settings_of(const struct comparison *c, char *out, size_t room)
 static void note(const struct point *p, const struct point_result *r, double out[MEASURES])
 {
     struct kv_geometry g = p->kv->geometry;
-    double hits = r->gpu_hits + r->hot_hits + r->cold_hits, entries = r->hot + r->cold;
     g.digest_bits = strstr(p->options, "--score-bits 4") ? 4 : 8;
     double cold_bytes = r->ever_cold * (kv_entry_bytes(&g) + kv_digest_bytes(&g));
     const double values[MEASURES] = {
         [M_STEP] = r->step_ms,
         [M_IDLE] = r->idle_ms,
-        [M_HOT] = entries > 0 ? r->hot / entries : 0,
-        [M_COLD_HITS] = hits > 0 ? r->cold_hits / hits : 0,
+        [M_HOT] = r->hot_share,
+        [M_COLD_HITS] = r->cold_share,
         [M_HOST] = r->score_cpu_ms,
-        [M_FLASH] = r->flash_read,
-        [M_LINK] = r->link_key + r->link_score + r->link_kv,
+        [M_FLASH] = r->all_flash,
+        [M_LINK] = r->all_link,
         [M_UPLOAD] = r->gpu_upload,
         [M_WRITTEN] = cold_bytes > 0 ? r->written / cold_bytes : 0,
-        [M_LATE] = r->late_step_ms / r->step_ms,
+        [M_LATE] = r->step_ms > 0 ? r->late_step_ms / r->step_ms : 0,
         [M_BUSY_FLASH] = r->busy_flash_ms,
         [M_BUSY_DRAM] = r->busy_dram_ms,
         [M_BUSY_SCORE] = r->busy_score_ms,
@@ -107,10 +106,12 @@ static void measure_round(const struct comparison *c, const struct kept_test *ke
 {
     double values[COMPARISON_METHODS_MAX * MEASURES];
     for (uint32_t i = 0; i < c->n; i++) {
-        struct point_result r;
-        point_run(&c->methods[i].point, &r);
+        struct point_result r = {.step_ms = 0};
+        if (!point_run(&c->methods[i].point, &r) && !c->may_refuse)
+            bench_fail("%s, %s: refused", c->name, c->methods[i].name);
         note(&c->methods[i].point, &r, values + (size_t)i * MEASURES);
-        fprintf(stderr, "  %s, %s: %.2f ms\n", c->name, c->methods[i].name, r.step_ms);
+        fprintf(stderr, "  %s, %s: %.2f ms%s\n", c->name, c->methods[i].name, r.step_ms,
+                r.step_ms > 0 ? "" : " (refused)");
     }
     if (again)
         kept_rounds_drop(kept);
@@ -161,21 +162,20 @@ struct bench_samples comparison_ratio(const struct method *a, const struct metho
     return bench_ratios(&a->measured[M_STEP], &b->measured[M_STEP]);
 }
 
-/* An empty cell is what was not read: most of a drive's times are a request's own, so they are of
- * one row alone. */
+/* What pages may be written for each byte of what is or was cold. */
+#define WRITTEN_BAR 1.3
+
 static void print_drive(const struct method *m)
 {
-    bool modelled = m->point.drive == POINT_MODELLED, alone = modelled && m->point.rows == 1;
-    if (m->point.rows == 1 && median_of(m, M_WRITTEN) > 0)
-        printf(" %.2f |", median_of(m, M_WRITTEN));
+    double written = median_of(m, M_WRITTEN);
+    if (written > 0)
+        printf(" %.2f, %s |", written, written <= WRITTEN_BAR ? "met" : "missed");
     else
         printf(" |");
-    if (alone)
+    if (m->point.drive == POINT_MODELLED)
         printf(" %.1f, %.1f, %.1f, %.1f | %.1f %% |\n", median_of(m, M_BUSY_FLASH),
                median_of(m, M_BUSY_DRAM), median_of(m, M_BUSY_SCORE), median_of(m, M_BUSY_LINK),
                100 * median_of(m, M_LATE));
-    else if (modelled)
-        printf(" %.1f, , , %.1f | |\n", median_of(m, M_BUSY_FLASH), median_of(m, M_BUSY_LINK));
     else
         printf(" | |\n");
 }
@@ -219,11 +219,14 @@ void comparison_print_legend(void)
     printf("Columns, medians of the rounds: ms of a decode step (in each round the median of its "
            "steps); times: how many times as long as the row that it is paired with, taken within "
            "each round; " BENCH_QUARTILES_TEXT
-           "; hot: share of the entries; host scores: CPU time of the host's scoring threads "
-           "(`score_cpu_ms`: digests, keys or bounds); bytes and busy times: of one "
-           "step, MB of 10^6 bytes; written: page bytes written in the whole run, restoring the "
-           "session included, over entry and digest bytes of what is or was cold (the bar is 1.3); "
-           "late: how long the real work took beyond the modelled time, of the step. Of several "
-           "rows written, late "
-           "and the busy times of DRAM and scorer are not known: their cells are empty.\n");
+           "; MB of 10^6 bytes and busy times: of one step. A batch's rows differ, since what is "
+           "kept of digests stays with whoever came first: hot (share of the entries), cold of "
+           "selected, flash, link, busy, written and late are of all of its rows together, as the "
+           "scorer (bytes) and the modelled drive (times) count while all of them decode; host "
+           "scores (CPU time of the host's scoring threads, `score_cpu_ms`: digests, keys or "
+           "bounds) and GPU upload are of the row that came last. Written: page bytes written in "
+           "the whole run, restoring sessions included, over entry and digest bytes of what is or "
+           "was cold, and whether the bar of %.1f is met; late: how long the real work took beyond "
+           "the modelled time, of the step.\n",
+           WRITTEN_BAR);
 }

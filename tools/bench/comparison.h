@@ -14,23 +14,22 @@
 #include "tools/bench/point.h"
 #include "base/csd_model.h"
 
-#define COMPARISON_METHODS_MAX 10u
+#define COMPARISON_METHODS_MAX 11u
 #define COMPARISON_HOST_DIGEST "host-digest" /* the policy that hillinfer's drive competes with */
 #define COMPARISON_SCORE                                                                           \
     "The drive's `score` is derived (64 bytes of digests a cycle at 250 MHz, 0.7 of the time): "   \
     "nobody has synthesised that kernel."
 
-/* Of one sequence and one step unless said otherwise; ms. Of several rows M_WRITTEN, M_LATE and the
- * busy times of DRAM and scorer mean nothing. */
+/* Of a step of all rows unless said otherwise; ms. */
 enum measure {
-    M_STEP,      /* of all rows */
+    M_STEP,
     M_IDLE,      /* of it, how long the GPU waited for selections */
     M_HOT,       /* share of the entries that is hot */
     M_COLD_HITS, /* share of the selected entries that came from the drive */
-    M_HOST,      /* CPU time of the host's scoring threads */
+    M_HOST,      /* CPU time of the host's scoring threads, for the last row */
     M_FLASH,     /* bytes read from flash */
     M_LINK,      /* bytes over the drive's link */
-    M_UPLOAD,    /* bytes over the GPU's link */
+    M_UPLOAD,    /* bytes over the GPU's link, of the last row */
     M_WRITTEN,   /* page bytes written in the whole run, over the bytes of what ever was cold */
     M_LATE,      /* what the real work took beyond the modelled time, over the step */
     M_BUSY_FLASH,
@@ -52,6 +51,7 @@ struct comparison {
     char name[128];
     struct method methods[COMPARISON_METHODS_MAX];
     uint32_t n, rounds; /* rounds: as many as are kept */
+    bool may_refuse;    /* a method that the pipeline refuses takes 0 ms; else it ends the figure */
     char commits[256];
 };
 

@@ -71,6 +71,31 @@ const char *peer_given(uint32_t index)
     return peers.given[index];
 }
 
+const char *peer_version(uint32_t index)
+{
+    static char versions[PEERS_MAX][128];
+    char *known = versions[index];
+    read_peers();
+    if (*known)
+        return known;
+    char *text = capture("for p in llama-cli llama-completion; do %s/$p --version 2>&1 </dev/null; "
+                         "done; true",
+                         peers.folder[index]);
+    const char *line = text ? strstr(text, "version: ") : NULL;
+    snprintf(known, sizeof versions[0], "%.*s", line ? (int)strcspn(line, "\n") : 16,
+             line ? line : "version: unknown");
+    free(text);
+    return known;
+}
+
+void peer_print_versions(uint32_t n)
+{
+    for (uint32_t i = 0; i < n && i < peer_count(); i++)
+        printf("%s%s, %s", i ? "; " : "\nPeers: ", peer_name(i), peer_version(i));
+    if (n && peer_count())
+        printf(".\n");
+}
+
 /* ---- llama-bench ---- */
 
 /* A peer may print other lines into its JSON, so the one number is looked for. */

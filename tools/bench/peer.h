@@ -23,6 +23,11 @@ const char *peer_name(uint32_t index);
 /* Its entry of PEER_DIR. */
 const char *peer_given(uint32_t index);
 
+/* What its llama-cli or llama-completion says of itself: "version: 4840 (8337e4cd3)". */
+const char *peer_version(uint32_t index);
+/* A line for a section: the first n peers' versions. */
+void peer_print_versions(uint32_t n);
+
 /* llama-bench of the first peer: tokens a second of the one test that `options` ask for. */
 double peer_bench(const char *options);
 /* Of any peer, on any file, with flags as peer_flags gives them. */

@@ -1,6 +1,7 @@
 /* tools/bench/picture.c - see picture.h. */
 #include "tools/bench/picture.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -98,12 +99,14 @@ bool picture_write(const struct picture *picture)
     FILE *f = popen("gnuplot >/dev/null", "w");
     if (!f)
         return false;
+    void (*was)(int) = signal(SIGPIPE, SIG_IGN); /* where there is no gnuplot nobody reads */
     fprintf(f, "set terminal svg size 720,440 background rgb 'white' enhanced font 'sans,12'\n");
     fprintf(f, "set output '%s'\nset encoding utf8\nset grid\nset key outside right\n", part);
     write_axes(f, picture);
     write_data(f, picture);
     write_plot(f, picture);
     bool written = pclose(f) == 0 && rename(part, path) == 0;
+    signal(SIGPIPE, was);
     if (!written) {
         fprintf(stderr, "picture %s was not made: gnuplot is missing or failed\n", picture->name);
         remove(part);

@@ -1,6 +1,7 @@
 /* tools/bench/point.c - see point.h. */
 #include "tools/bench/point_run.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,9 +27,8 @@
 #define SPARE      4096.0 /* what rounding to text takes off */
 #define RESTORE_MS                                                                                 \
     500u /* turns of a session between steps of those before: they are not measured */
-#define FORMAT "points 7" /* of what is kept; another number when read_answer wants more */
+#define FORMAT "points 8" /* of what is kept; another number when point_read wants more */
 #define MIB    1048576.0
-#define MS     1e3
 
 static char native_folder[3072], pool_path[4200];
 
@@ -76,22 +76,55 @@ static struct kv_geometry geometry_of(const struct point *p)
     return p->kv ? p->kv->geometry : point_geometry();
 }
 
-/* The words of "(one of full|hillinfer; default hillinfer)" below "--policy NAME" of --help, for
- * any option, separated by |; "" when it is not there. The caller frees it. */
-static char *choices_of(const char *option)
+/* What stands between two words in an option's part of --help; "" when it is not there. The caller
+ * frees it. */
+static char *said_of(const char *option, const char *from, const char *until)
 {
+    static char *help;
     char name[64];
-    char *text = capture("build/bin/hill-coordinator --help");
-    snprintf(name, sizeof name, "  --%s ", option);
-    char *at = text ? strstr(text, name) : NULL, *next = at ? strstr(at + 4, "\n  --") : NULL;
-    at = at ? strstr(at, "(one of ") : NULL;
-    char *end = at ? strchr(at, ';') : NULL;
-    char *words =
-        end && (!next || at < next) ? strndup(at + 8, (size_t)(end - at - 8)) : strdup("");
-    free(text);
+    if (!help && !(help = capture("build/bin/hill-coordinator --help")))
+        return strdup("");
+    snprintf(name, sizeof name, "\n  --%s ", option);
+    char *at = strstr(help, name), *next = at ? strstr(at + 4, "\n  --") : NULL;
+    at = at ? strstr(at, from) : NULL;
+    at = at && (!next || at < next) ? at + strlen(from) : NULL;
+    char *words = at ? strndup(at, strcspn(at, until)) : strdup("");
     if (!words)
         bench_fail("no memory");
     return words;
+}
+
+/* The words of "(one of full|hillinfer; default hillinfer)" below "--policy NAME", for any option,
+ * separated by |. The caller frees it. */
+static char *choices_of(const char *option)
+{
+    return said_of(option, "(one of ", ";");
+}
+
+/* What is in force of that which decides a point and that its options do not name: by the
+ * environment or by default. Where a default changes, what was kept is of something else. */
+static void unnamed_settings(const char *options, char *out, size_t room)
+{
+    static const char *const names[] = {"placement",    "sinks",       "window",
+                                        "exact-layers", "speculate",   "importance",
+                                        "score-bits",   "csd-digests", "rows-in-flight"};
+    size_t used = 0;
+    *out = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char option[64], variable[64];
+        snprintf(option, sizeof option, "--%s ", names[i]);
+        if (strstr(options, option))
+            continue;
+        snprintf(variable, sizeof variable, "HILL_%s", names[i]);
+        for (char *c = variable; *c; c++)
+            *c = (char)(*c == '-' ? '_' : toupper((unsigned char)*c));
+        char *usual = said_of(names[i], "default ", ";)");
+        used += (size_t)snprintf(out + used, room - used, "; %s %s", names[i],
+                                 bench_is_set(variable) ? getenv(variable) : usual);
+        free(usual);
+        if (used >= room)
+            bench_fail("the settings of a point are too long");
+    }
 }
 
 bool point_offers(const char *option, const char *value)
@@ -205,8 +238,8 @@ static void point_options(const struct point *p, char *out, size_t room)
     snprintf(out + n, room - (size_t)n, "%s%s", *p->options ? " " : "", p->options);
 }
 
-/* With --csd DRIVE and options. */
-static void start_on(const struct workload *kv, const char *drive, bool reads_in_place,
+/* With --csd DRIVE and options. false: it does not come up. */
+static bool start_on(const struct workload *kv, const char *drive, bool reads_in_place,
                      const char *options)
 {
     char model[4200], all[6000], turn[16];
@@ -221,10 +254,10 @@ static void start_on(const struct workload *kv, const char *drive, bool reads_in
         unsetenv("HILL_TEST_COPY_HOT");
     else
         setenv("HILL_TEST_COPY_HOT", "1", 1);
-    pipeline_start_with(model, all);
+    return pipeline_try_start(model, all);
 }
 
-static void start(const struct point *p, const char *options)
+static bool start(const struct point *p, const char *options)
 {
     const char *folder = getenv("BENCH_POOL_DIR");
     char drive[4300] = "none";
@@ -238,9 +271,10 @@ static void start(const struct point *p, const char *options)
         snprintf(drive, sizeof drive, "file:%s", pool_path);
     if (p->hook)
         setenv(p->hook, "1", 1); /* of all processes */
-    start_on(p->kv, drive, p->drive == POINT_NATIVE, options);
+    bool up = start_on(p->kv, drive, p->drive == POINT_NATIVE, options);
     if (p->hook)
         unsetenv(p->hook);
+    return up;
 }
 
 /* ---- requests ---- */
@@ -267,7 +301,8 @@ void point_make_session(const struct point *p)
     prompt.options = "";
     pipeline_prompt("prompt", p->tokens, 0);
     point_options(&prompt, options, sizeof options);
-    start_on(NULL, "none", true, options);
+    if (!start_on(NULL, "none", true, options))
+        bench_fail("hillinfer up failed");
     run_or_fail(
         "hillinfer generate --save",
         capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/prompt.txt -n 1 --temp "
@@ -276,13 +311,14 @@ void point_make_session(const struct point *p)
     pipeline_stop();
 }
 
-/* Rows 1 .. rows-1 in the background; returns when the coordinator has them all. */
-static void start_others(const struct point *p)
+/* Rows 1 .. rows-1 in the background; returns when the coordinator has them all. false: it does not
+ * take them all. */
+static bool start_others(const struct point *p)
 {
     struct timespec pause = {.tv_nsec = 20000000};
     char path[256];
     if (p->rows == 1)
-        return;
+        return true;
     session_file(p, path);
     run_or_fail("hillinfer restore, the other rows",
                 capture("for i in $(seq 1 %u); do HILL_RUN_DIR=%s/run scripts/hillinfer restore "
@@ -291,29 +327,54 @@ static void start_others(const struct point *p)
                         steps_of_others(p)));
     for (uint32_t i = 0; requests() < p->rows - 1; i++)
         if (i > 500)
-            bench_fail("%u requests did not arrive", p->rows - 1);
+            return false;
         else
             nanosleep(&pause, NULL);
+    return true;
 }
 
-static char *restore(const struct point *p, uint32_t steps)
+static FILE *start_restore(const struct point *p, uint32_t steps)
 {
     char path[256];
     session_file(p, path);
-    char *answer = capture("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"%s%s\" -n %u "
-                           "--ignore-eos --json",
-                           pipeline_folder, pipeline_before(path), path, steps);
-    if (!answer)
-        bench_fail("the pipeline gave no answer; if it refused the session: rm %s", path);
-    return answer;
+    return capture_start("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"%s%s\" -n %u "
+                         "--ignore-eos --json",
+                         pipeline_folder, pipeline_before(path), path, steps);
 }
 
-static char *ask(const struct point *p)
+/* NULL: the pipeline refused it, which is said on stderr. */
+static json_t *end_restore(const struct point *p, FILE *command)
 {
-    start_others(p);
-    char *answer = restore(p, p->steps);
-    if (p->rows > 1 && requests() != p->rows - 1)
-        bench_fail("a row ended before the last one: its steps were not all of %u rows", p->rows);
+    char path[256];
+    session_file(p, path);
+    char *answer = capture_rest(command);
+    if (!answer)
+        fprintf(stderr, "no answer; if it is the session that was refused: rm %s\n", path);
+    return answer ? json_of(answer, "hillinfer restore") : NULL;
+}
+
+/* The last row's answer, and of several rows what all did meanwhile. NULL: the pipeline refused
+ * some or had no room for all at once. */
+static json_t *ask(const struct point *p)
+{
+    json_t *rows = NULL;
+    if (!start_others(p)) {
+        fprintf(stderr, "%u requests did not arrive\n", p->rows - 1);
+        return NULL;
+    }
+    FILE *command = start_restore(p, p->steps);
+    if (p->rows > 1)
+        rows = point_watch_rows(command, p->rows, p->steps);
+    json_t *answer = end_restore(p, command);
+    if (p->rows > 1 && answer && requests() != p->rows - 1) {
+        fprintf(stderr, "a row ended before the last one: its steps were not all of %u rows\n",
+                p->rows);
+        json_decref(answer);
+        answer = NULL;
+    }
+    if (answer && rows)
+        json_object_set(answer, "rows", rows);
+    json_decref(rows);
     return answer;
 }
 
@@ -324,7 +385,7 @@ static json_t *warm_up(const struct point *p)
 {
     if (p->rows > 1)
         return json_null();
-    json_t *answer = json_of(restore(p, 1), "hillinfer restore");
+    json_t *answer = end_restore(p, start_restore(p, 1)); /* NULL: so will be the next */
     json_t *drive = json_incref(json_object_get(answer, "csd_model"));
     json_decref(answer);
     return drive ? drive : json_null();
@@ -338,33 +399,6 @@ static double number_or_0(json_t *object, const char *name)
     return json_is_number(v) ? json_number_value(v) : 0;
 }
 
-/* Of a step: what came on top of a request of one step; of several rows all of them together, by
- * the bytes of this one. */
-static void read_busy(json_t *a, const struct point *p, struct point_result *r)
-{
-    json_t *drive = json_object_get(a, "csd_model"), *before = json_object_get(a, "warm");
-    double steps = p->steps - 1.0, flash = number_or_0(drive, "flash"),
-           link = number_or_0(drive, "link");
-    if (p->rows > 1) {
-        double link_bytes = r->link_key + r->link_score + r->link_kv;
-        r->busy_flash_ms = flash ? p->rows * r->flash_read / (flash * 1e9) * MS : 0;
-        r->busy_link_ms = link ? p->rows * link_bytes / (link * 1e9) * MS : 0;
-        return;
-    }
-    struct {
-        const char *name;
-        double *to;
-    } const fields[] = {{"flash_ms", &r->busy_flash_ms},
-                        {"dram_ms", &r->busy_dram_ms},
-                        {"score_ms", &r->busy_score_ms},
-                        {"link_ms", &r->busy_link_ms},
-                        {"late_ms", &r->late_step_ms}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        *fields[i].to =
-            fmax(0, number_or_0(drive, fields[i].name) - number_or_0(before, fields[i].name)) /
-            steps;
-}
-
 void point_read(json_t *a, const struct point *p, struct point_result *r)
 {
     /* the session's one token counts as prompt, and each token comes out of a step */
@@ -373,7 +407,6 @@ void point_read(json_t *a, const struct point *p, struct point_result *r)
     double steps = json_at(a, "predicted_tokens", NULL, NULL);
     double queries = steps * layers;
     json_t *drive = json_object_get(a, "csd_model");
-    json_t *writes = json_object_get(a, "writes");
     json_t *candidates = json_object_get(a, "candidates");
     if (steps != p->steps || given != p->tokens + 1)
         bench_fail("%g steps after %g tokens, not %u after %u", steps, given, p->steps,
@@ -402,12 +435,14 @@ void point_read(json_t *a, const struct point *p, struct point_result *r)
         .between = number_or_0(candidates, "between") / queries,
         .runs = number_or_0(candidates, "runs") / queries,
         .beta = number_or_0(a, "beta"),
-        .written = number_or_0(writes, "pages") + number_or_0(writes, "directory"),
+        .written = point_written(a),
         .late_ms = number_or_0(drive, "late_ms"),
         .whole_ms = json_at(a, "prompt_ms", NULL, NULL) + json_at(a, "predicted_ms", NULL, NULL),
         .gpu_link = json_is_true(json_object_get(drive, "gpu_link_modelled")),
     };
-    read_busy(a, p, r);
+    if (p->rows == 1) /* what came on top of a request of one step */
+        point_read_busy(drive, json_object_get(a, "warm"), p->steps - 1.0, r);
+    point_read_rows(a, layers, r);
 }
 
 void point_settings(const struct point *p, char *out, size_t room)
@@ -415,38 +450,39 @@ void point_settings(const struct point *p, char *out, size_t room)
     int n =
         snprintf(out, room, FORMAT "; %s; %u steps; ", p->kv ? p->kv->name : POINT_MODEL, p->steps);
     point_options(p, out + n, room - (size_t)n);
-    if (p->hook) {
-        n = (int)strlen(out);
-        snprintf(out + n, room - (size_t)n, "; %s=1", p->hook);
-    }
+    if (p->hook)
+        snprintf(out + strlen(out), room - strlen(out), "; %s=1", p->hook);
+    unnamed_settings(out, out + strlen(out), room - strlen(out));
 }
 
 json_t *point_answer(const struct point *p)
 {
     char options[1024];
     point_options(p, options, sizeof options);
-    start(p, options);
-    json_t *warm = warm_up(p);
-    char *text = ask(p);
+    bool up = start(p, options);
+    json_t *warm = up ? warm_up(p) : json_null();
+    json_t *answer = up ? ask(p) : NULL;
     pipeline_stop();
     remove_pool();
-    json_t *answer = json_of(text, "hillinfer restore");
     json_object_set_new(answer, "warm", warm);
     return answer;
 }
 
-void point_run(const struct point *p, struct point_result *result)
+bool point_run(const struct point *p, struct point_result *result)
 {
     json_t *answer = point_answer(p);
-    point_read(answer, p, result);
+    if (answer)
+        point_read(answer, p, result);
     json_decref(answer);
+    return answer != NULL;
 }
 
 double point_predicted_beta(const struct point *p, double *bounded)
 {
     char options[1024];
     point_options(p, options, sizeof options);
-    start(p, options);
+    if (!start(p, options))
+        bench_fail("hillinfer up failed");
     json_t *rates =
         json_of(capture("HILL_RUN_DIR=%s/run scripts/hillinfer profile --json", pipeline_folder),
                 "hillinfer profile");

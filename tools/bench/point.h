@@ -52,34 +52,38 @@ struct point {
     const char *hook;      /* a variable HILL_TEST_* that is set for it; NULL: none */
 };
 
-/* Of one row. Times of a step are medians, so that a hiccup of the machine does not count; the rest
- * is a step's mean unless said otherwise. busy: of the modelled drive; of one row alone the steps'
- * (a restored request before is taken off). Of several rows only flash and link are worked out, for
- * all of them: the other busy times and late_step_ms stay 0, and `written` is not theirs alone. */
+/* Of the last row unless said otherwise. Times of a step are medians, so that a hiccup of the
+ * machine does not count; the rest is a step's mean unless said otherwise. busy: of the modelled
+ * drive, by its own counters, in a step of all rows: of one row alone what came on top of a
+ * restored request of one step; of several what was counted while all of them decoded. */
 struct point_result {
     double step_ms, idle_ms; /* idle: waiting for selections */
     double bounds_ms, score_hot_ms, merge_ms, fetch_ms;
-    double score_cpu_ms;                                             /* of all scoring threads */
-    double link_key, link_score, link_kv, flash_read, gpu_upload;    /* bytes */
-    double gpu_hits, hot_hits, cold_hits;                            /* of one query */
-    double hot, cold;                                                /* entries of a layer */
-    double ever_cold;                                                /* entries of all layers */
-    double candidates_hot, candidates_cold, between, runs;           /* of one query; leoam's */
+    double score_cpu_ms;                                          /* of all scoring threads */
+    double link_key, link_score, link_kv, flash_read, gpu_upload; /* bytes */
+    double gpu_hits, hot_hits, cold_hits;                         /* of one query */
+    double hot, cold;                                             /* entries of a layer */
+    double ever_cold;                                      /* entries of all layers and rows */
+    double candidates_hot, candidates_cold, between, runs; /* of one query; leoam's */
     double busy_flash_ms, busy_dram_ms, busy_score_ms, busy_link_ms; /* a step */
-    double late_step_ms;  /* how long the real work took beyond the modelled time; as busy */
-    double written;       /* bytes of pages, entries' and the directory's, of the whole run */
-    double beta, late_ms; /* of the drive: of the whole run, prompts included */
-    double whole_ms;      /* restoring or prefilling all rows, and the steps */
-    bool gpu_link;        /* the model's is applied */
+    double late_step_ms;        /* how long the real work took beyond the modelled time; as busy */
+    double written;             /* bytes of pages, entries' and the directory's, of the whole run */
+    double all_flash, all_link; /* bytes of all rows: the others' while all of them decoded */
+    double hot_share, cold_share; /* of all rows' entries, and of what they selected */
+    double beta, late_ms;         /* of the drive: of the whole run, prompts included */
+    double whole_ms;              /* restoring or prefilling all rows, and the steps */
+    bool gpu_link;                /* the model's is applied */
     char commit[64];
 };
 
 /* The folder, the programs, the random-weight model. */
 void point_prepare(const struct bench_options *o);
 
-/* Once, and not kept; its session must be there. */
-void point_run(const struct point *p, struct point_result *result);
-/* Everything that decides what is measured, but for the program. */
+/* Once, and not kept; its session must be there. false: the pipeline does not come up with these
+ * options, or does not take all rows at once; stderr has the reason. */
+bool point_run(const struct point *p, struct point_result *result);
+/* Everything that decides what is measured, but for the program: what is asked for, and of what is
+ * not what the environment or the program's defaults say. */
 void point_settings(const struct point *p, char *out, size_t room);
 /* MiB of M_0 (--hot-mb) that a share of the entries of all rows fills with what else lies in it
  * (kv/plan.h), the placement's tables too; guesses: with staging for them. */

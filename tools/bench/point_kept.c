@@ -66,14 +66,23 @@ static void order(json_t **lower, json_t **higher)
     }
 }
 
+static json_t *must_answer(const struct point *p)
+{
+    json_t *answer = point_answer(p);
+    char name[128];
+    if (!answer)
+        bench_fail("%s: refused", point_name(p, name));
+    return answer;
+}
+
 /* The answer of one pipeline; where a step is short, the middle one of three pipelines' by their
  * steps: there it matters most on which CPUs the processes of one came to lie. */
 static json_t *measure_answer(const struct point *p)
 {
-    json_t *a = point_answer(p);
+    json_t *a = must_answer(p);
     if (p->tokens * p->rows > SHORT_TOKENS)
         return a;
-    json_t *b = point_answer(p), *c = point_answer(p);
+    json_t *b = must_answer(p), *c = must_answer(p);
     order(&a, &b);
     order(&b, &c);
     order(&a, &b);

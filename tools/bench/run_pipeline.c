@@ -16,23 +16,45 @@ const char *pipeline_folder = folder;
 
 /* ---- commands ---- */
 
-char *capture(const char *format, ...)
+static FILE *start_command(const char *format, va_list args)
 {
     char command[16384];
+    vsnprintf(command, sizeof command, format, args);
+    FILE *f = popen(command, "r");
+    if (!f)
+        bench_fail("cannot run %s", command);
+    return f;
+}
+
+FILE *capture_start(const char *format, ...)
+{
     va_list args;
     va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
+    FILE *f = start_command(format, args);
     va_end(args);
-    FILE *f = popen(command, "r");
+    return f;
+}
+
+char *capture(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    FILE *f = start_command(format, args);
+    va_end(args);
+    return capture_rest(f);
+}
+
+char *capture_rest(FILE *f)
+{
     size_t used = 0, space = 1 << 16;
     char *text = malloc(space);
-    if (!f || !text)
-        bench_fail("cannot run %s", command);
-    for (size_t n; (n = fread(text + used, 1, space - used - 1, f)) > 0;) {
+    for (size_t n; text && (n = fread(text + used, 1, space - used - 1, f)) > 0;) {
         used += n;
-        if (space - used < READ_LEAST && !(text = realloc(text, space *= 2)))
-            bench_fail("no memory for the output of %s", command);
+        if (space - used < READ_LEAST)
+            text = realloc(text, space *= 2);
     }
+    if (!text)
+        bench_fail("no memory for a command's output");
     text[used] = 0;
     if (pclose(f) == 0)
         return text;
@@ -121,13 +143,20 @@ void pipeline_prompt(const char *name, uint32_t n, uint32_t variant)
         bench_fail("cannot write %s", path);
 }
 
-void pipeline_start_with(const char *model, const char *options)
+bool pipeline_try_start(const char *model, const char *options)
 {
     runs = true; /* also when only a part of it has come up */
-    run_or_fail("hillinfer up",
-                capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s -t %u "
-                        "--state-dir %s/state --log-level error %s >&2",
-                        folder, model, PIPELINE_THREADS, folder, options));
+    char *said = capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s -t %u "
+                         "--state-dir %s/state --log-level error %s >&2",
+                         folder, model, PIPELINE_THREADS, folder, options);
+    free(said);
+    return said != NULL;
+}
+
+void pipeline_start_with(const char *model, const char *options)
+{
+    if (!pipeline_try_start(model, options))
+        bench_fail("hillinfer up failed");
 }
 
 void pipeline_start(const char *name, const char *options)

@@ -10,7 +10,9 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <jansson.h>
 
@@ -25,6 +27,9 @@ extern const char *pipeline_folder;
 
 /* A shell command's whole output, NUL-terminated; the caller frees it. NULL: the command failed. */
 char *capture(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same in two halves: the command runs meanwhile. */
+FILE *capture_start(const char *format, ...) __attribute__((format(printf, 1, 2)));
+char *capture_rest(FILE *command);
 /* What a shell command needs before a path for another program: "$PWD/" where it is relative, or
  * "".
  */
@@ -54,6 +59,8 @@ void pipeline_prompt(const char *name, uint32_t n, uint32_t variant);
 
 /* Start it on a model file, with what else `hillinfer up` is to be told. */
 void pipeline_start_with(const char *model, const char *options);
+/* false: it does not come up, and has said why on stderr. */
+bool pipeline_try_start(const char *model, const char *options);
 /* On NAME.gguf of the folder, everything hot. */
 void pipeline_start(const char *name, const char *options);
 void pipeline_stop(void);
