@@ -183,6 +183,11 @@ exec {keys}>&-
 echo 'Say yes.' | "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -n 8 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "hillinfer chat on what runs: exit code" $? 0
 expect "one request more" "$(hillctl status --json | jq '.requests | length')" 0
+for setting in "-c 8192" --hot-mb=64 --no-such-option leftover; do # are not dropped
+    # shellcheck disable=SC2086  # an option and its value
+    expect_one_line "hillinfer chat $setting on what runs" 100 "$hillinfer" chat --run-dir "$run_dir" -m "$model" $setting
+    expect "it names it" "$(grep -c -e "${setting%%[ =]*}" "$work/err")" 1
+done
 expect_one_line "hillinfer chat with another model" 100 "$hillinfer" chat --run-dir "$run_dir" -m "$work/wired.gguf"
 down
 echo 'Say yes.' | "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -c 512 -n 8 --temp 0 >"$work/said" 2>"$work/said.err"
