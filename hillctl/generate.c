@@ -6,12 +6,9 @@
  */
 #include "hillctl/command_list.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "proto/options_hill.h"
@@ -19,10 +16,9 @@
 #include "hillctl/asked_selection.h"
 #include "hillctl/conversation.h"
 #include "hillctl/exchange.h"
+#include "hillctl/prompt_file.h"
 #include "hillctl/session_path.h"
 #include "session/session.h"
-
-#define PROMPT_BYTES_MAX (60u << 20) /* fits PROTO_MESSAGE_MAX */
 
 struct generation {
     struct client client;
@@ -38,41 +34,6 @@ struct generation {
     const char *system; /* of a chat; NULL: the template's own, if any */
     struct exchange exchange;
 };
-
-static int read_prompt_file(struct generation *g, const char *path, struct hill_why *why)
-{
-    int fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
-                         strerror(errno));
-    size_t room = 1u << 16;
-    ssize_t got = 0;
-    bool full = false;
-    g->prompt = malloc(room);
-    while (g->prompt && (got = read(fd, g->prompt + g->prompt_bytes, room - g->prompt_bytes)) > 0) {
-        g->prompt_bytes += (size_t)got;
-        if (g->prompt_bytes > PROMPT_BYTES_MAX)
-            break;
-        if (g->prompt_bytes == room) {
-            char *larger = realloc(g->prompt, room *= 2);
-            full = !larger;
-            if (full)
-                break;
-            g->prompt = larger;
-        }
-    }
-    int err = errno;
-    close(fd);
-    if (!g->prompt || full)
-        return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt of %s", path);
-    if (got < 0)
-        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
-                         strerror(err));
-    if (g->prompt_bytes > PROMPT_BYTES_MAX)
-        return hill_fail(why, HILL_E_TOO_LONG, "the prompt in %s is longer than %u bytes", path,
-                         PROMPT_BYTES_MAX);
-    return 0;
-}
 
 /* "12 34 ..." as g->ids. */
 static int read_token_ids(struct generation *g, struct hill_why *why)
@@ -100,7 +61,9 @@ static int read_token_ids(struct generation *g, struct hill_why *why)
 static int take_prompt(struct generation *g, struct hill_why *why)
 {
     if (g->options.file) {
-        int code = read_prompt_file(g, g->options.file, why);
+        int code = prompt_file_read(&g->prompt, &g->prompt_bytes, g->options.file, why);
+        if (code == 0 && g->chat && g->prompt_bytes && g->prompt[g->prompt_bytes - 1] == '\n')
+            g->prompt_bytes--; /* of an editor, not of what is said */
         return code || !g->options.token_ids ? code : read_token_ids(g, why);
     }
     g->prompt = strdup(g->options.prompt);
@@ -308,6 +271,9 @@ int command_generate(int argc, char **argv)
         .n_tables = 7,
         .hints = hill_hints,
         .n_hints = hill_hint_count,
+        .notes =
+            "A byte order mark at the beginning of -f FILE is dropped; with --chat one newline "
+            "at its end, too.",
     };
     return options_main(&program, argc, argv, NULL, generate);
 }

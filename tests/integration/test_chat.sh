@@ -88,6 +88,24 @@ expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/s
 printf 'Say \377.\n/save %s\n' "$work/saved" | hillctl chat -n 2 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "a turn that is not UTF-8 is not saved without a word" "$(grep -c 'not UTF-8' "$work/said.err") $([ -e "$work/saved" ] && echo there)" "1 "
 
+# ---- documents: before what is said next, as if it were typed; lines of a file from elsewhere ----
+printf '\357\273\277The lamp is green.\nThe door is red.' >"$work/document"
+printf '"""The lamp is green.\nThe door is red.\nWhich colour has the lamp?"""\nAnd the door?\n/save %s\n' "$work/typed" |
+    hillctl chat -n 12 --temp 0 >"$work/wanted" || fail "a document that is typed"
+printf '/read %s\r\nWhich colour has the lamp?\r\nAnd the door?\r\n/exit\r\n' "$work/document" | hillctl chat -n 12 --temp 0 >"$work/said" ||
+    fail "/read, from lines that end in CRLF"
+expect "/read: the answers" "$(cat "$work/said")" "$(cat "$work/wanted")"
+printf 'Which colour has the lamp?\nAnd the door?\n/save %s\n' "$work/asked" | hillctl chat -f "$work/document" -n 12 --temp 0 >"$work/said" || fail "chat -f"
+expect "chat -f: the chat" "$(cat "$work/asked")" "$(cat "$work/typed")"
+expect_one_line "chat -f of no file" 100 "$hillinfer" chat --run-dir "$run_dir" -f "$work/nowhere"
+expect_one_line "chat -f of stdin" 100 "$bin/hillctl" chat --run-dir "$run_dir" -f -
+printf '/read %s\n/clear\nSay hello.\n/save %s\n' "$work/document" "$work/cleared" | hillctl chat -n 2 --temp 0 >"$work/said" || fail "/clear after /read"
+expect "/clear forgets it" "$(jq -r '.[0].content' "$work/cleared")" "Say hello."
+printf '\357\273\277Say hello.\n' >"$work/document"
+expect "--chat -f: neither a byte order mark nor the file's last newline is said" \
+    "$(hillctl generate --chat -f "$work/document" -n 1 --temp 0 --json | jq '[.prompt_tokens, .logits_hash]')" \
+    "$(hillctl generate --chat -p 'Say hello.' -n 1 --temp 0 --json | jq '[.prompt_tokens, .logits_hash]')"
+
 # ---- one turn; the template's rendering, spelt out, is the same prompt ----
 hillctl generate --chat --system 'You answer.' -p 'Say hello.' -n 48 --temp 0 --json >"$work/chat"
 hillctl generate --special -f "$work/spelt" -n 48 --temp 0 --json >"$work/special"
@@ -150,8 +168,8 @@ press 'half a line\003'
 wait_for 30 shown 1 'Ctrl-D or /exit' || fail "Ctrl-C at the prompt"
 press '/clear\n'
 wait_for 30 shown 2 'the chat begins anew' || fail "/clear"
-press '"""two\nlines"""\n'
-answers 4 "a turn of several lines after /clear"
+press '"""/two\n\tlines"""\n'
+answers 4 "a turn of several lines after /clear, with a slash and a tab"
 expect "the context began anew" "$(used=$(tr -d '\r' <"$screen" | grep -o 'tokens/s; [0-9]* of' | tail -n 1 | tr -dc 0-9)
     [ "$used" -lt 165 ] && echo yes || echo "$used")" yes
 press "/system $(printf '%1100s' '' | sed 's/ /x /g')\n/retry\n"
@@ -159,7 +177,7 @@ wait_for 60 shown 1 'the chat is as it was' || fail "/retry that is too long: $(
 press "/save $work/kept\n"
 wait_for 30 test -s "$work/kept" || fail "/save"
 expect "what /retry did not answer stays" "$(jq -c '[.[1:][] | .role, (.content | length > 0)]' "$work/kept") $(jq -c '.[1].content' "$work/kept")" \
-    '["user",true,"assistant",true] "two\nlines"'
+    '["user",true,"assistant",true] "/two\n\tlines"'
 press '\004'
 wait "$terminal"
 expect "Ctrl-D ends it: exit code" $? 0
