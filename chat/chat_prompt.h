@@ -12,6 +12,13 @@
 #include "model/chat_template.h"
 #include "proto/hill.pb-c.h"
 
+/* A file's template, to stand in place of models' own; out->data is to be freed. HILL_E_INVALID:
+ * the file cannot be read, is empty, or is larger than a template can be. */
+int chat_prompt_read_template(ProtobufCBinaryData *out, const char *path, struct hill_why *why);
+/* A copy of it in place of the model's own. HILL_E_NOMEM: the model's own stays. */
+int chat_prompt_set_template(Hill__ModelInfo *info, const ProtobufCBinaryData *text,
+                             struct hill_why *why);
+
 /* Has the model a template? HILL_E_UNSUPPORTED and one line when not. */
 int chat_prompt_check(const Hill__ModelInfo *info, struct hill_why *why);
 /* NULL: none that is built in; the helper renders. */

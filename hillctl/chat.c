@@ -28,6 +28,7 @@
 struct chat {
     struct client client;
     struct hill_request_options options;
+    struct conversation_options about;
     struct conversation conversation;
     struct exchange exchange;
     struct chat_lines lines;
@@ -440,14 +441,15 @@ static int open_chat(struct chat *chat, const struct options *options, struct hi
     const char *file = options_text(options, "file");
     if (code == 0 && file)
         code = read_file(chat, file, why);
+    if (code == 0)
+        code = conversation_options_read(&chat->about, options, why);
     if (code || options_flag(options, "check"))
         return code;
     code = hill_run_dir(run_dir, options, why);
     if (code == 0)
         code = client_open(&chat->client, run_dir, why);
     if (code == 0)
-        code = conversation_open(&chat->conversation, &chat->client,
-                                 options_text(options, "system"), why);
+        code = conversation_open(&chat->conversation, &chat->client, &chat->about, why);
     if (code == 0 && chat->selects)
         code = asked_selection_make(options, &chat->client, &chat->selection, why);
     if (code == 0)
@@ -470,7 +472,7 @@ static void greet(const struct chat *chat)
 }
 
 static const struct option_spec chat_specs[] = {
-    HILL_SYSTEM_SPEC,
+    CONVERSATION_SPECS,
     OPTION("file", PATH, "FILE", "a text file that stands before the first turn, as /read puts it",
            .letter = "f"),
     OPTION("check", FLAG, NULL, "check the options, ask nothing"),
@@ -489,6 +491,7 @@ static int chat_with(const struct options *options, struct hill_why *why)
     chat_lines_close(&chat.lines);
     exchange_reset(&chat.exchange);
     conversation_close(&chat.conversation);
+    conversation_options_finish(&chat.about);
     client_close(&chat.client);
     free(chat.text);
     free(chat.read);
@@ -498,7 +501,7 @@ static int chat_with(const struct options *options, struct hill_why *why)
 int command_chat(int argc, char **argv)
 {
     const struct option_table tables[] = {
-        {.title = "chat", .specs = chat_specs, .count = 3},
+        {.title = "chat", .specs = chat_specs, .count = CONVERSATION_SPECS_COUNT + 2},
         {.title = "answers",
          .specs = hill_request_specs + HILL_PROMPT_SPECS,
          .count = hill_request_count - HILL_PROMPT_SPECS},

@@ -31,7 +31,7 @@ struct generation {
     bool from_prompt, selects;                            /* a restored one: as asked */
     uint64_t after;                                       /* a finished request; 0: none */
     bool chat;
-    const char *system; /* of a chat; NULL: the template's own, if any */
+    struct conversation_options about; /* of a chat */
     struct exchange exchange;
 };
 
@@ -115,7 +115,7 @@ static int send_request(struct generation *g, const struct options *options, str
     request.n_ids = g->n_ids;
     if (g->chat && code == 0) {
         struct conversation conversation;
-        code = conversation_open(&conversation, &g->client, g->system, why);
+        code = conversation_open(&conversation, &g->client, &g->about, why);
         if (code == 0)
             code = conversation_add(&conversation, CHAT_USER, g->prompt, g->prompt_bytes, why);
         if (code == 0)
@@ -175,6 +175,7 @@ static int finish(struct generation *g, int code, struct hill_why *why)
     code = print_result(g, code, why);
     client_close(&g->client);
     exchange_reset(&g->exchange);
+    conversation_options_finish(&g->about);
     free(g->prompt);
     free(g->ids);
     return code;
@@ -211,18 +212,19 @@ static int read_after(struct generation *g, const struct options *options, struc
 static const struct option_spec chat_specs[] = {
     OPTION("chat", FLAG, NULL,
            "the prompt is what a person says; the model's chat template is put around it"),
-    HILL_SYSTEM_SPEC,
+    CONVERSATION_SPECS,
 };
 
 static int read_chat(struct generation *g, const struct options *options, struct hill_why *why)
 {
     g->chat = options_flag(options, "chat");
-    g->system = options_text(options, "system");
-    if (g->system && !g->chat)
-        return hill_fail(why, HILL_E_INVALID, "--system needs --chat");
-    return g->chat && g->options.special
-               ? hill_fail(why, HILL_E_INVALID, "--special and --chat exclude each other")
-               : 0;
+    if (!g->chat &&
+        (options_text(options, "system") || options_text(options, "chat-template-file")))
+        return hill_fail(why, HILL_E_INVALID, "--%s needs --chat",
+                         options_text(options, "system") ? "system" : "chat-template-file");
+    if (g->chat && g->options.special)
+        return hill_fail(why, HILL_E_INVALID, "--special and --chat exclude each other");
+    return g->chat ? conversation_options_read(&g->about, options, why) : 0;
 }
 
 static int generate(const struct options *options, struct hill_why *why)
@@ -242,6 +244,7 @@ static int generate(const struct options *options, struct hill_why *why)
     if (code == 0 && !(check && g.options.file && strcmp(g.options.file, "-") == 0))
         code = take_prompt(&g, why);
     if (code == 0 && check) {
+        conversation_options_finish(&g.about);
         free(g.prompt);
         free(g.ids);
         return 0;
@@ -256,7 +259,7 @@ int command_generate(int argc, char **argv)
     const struct option_table tables[] = {
         {.title = "request", .specs = hill_request_specs, .count = hill_request_count},
         HILL_COMMON_TABLE,
-        {.title = "chat", .specs = chat_specs, .count = 2},
+        {.title = "chat", .specs = chat_specs, .count = CONVERSATION_SPECS_COUNT + 1},
         {.title = "selection", .specs = asked_selection_specs(), .count = ASKED_SELECTION_SPECS},
         {.title = "what finished requests have left", .specs = after_specs, .count = 1},
         {.title = "session and check", .specs = check_specs, .count = 2},

@@ -18,7 +18,24 @@ expect_one_line "--special with --chat" 100 "$bin/hillctl" generate --run-dir "$
 up -m "$work/wired.gguf" -c 512 || fail "up"
 expect_one_line "a model without a template" 1 "$bin/hillctl" chat --run-dir "$run_dir"
 expect "it says so" "$(grep -c 'has no chat template' "$work/err")" 1
+# ---- a template of a file, in place of the model's; without either nothing is started ----
+template='{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>'
+echo "$template" >"$work/template"
+if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
+    echo 'Say hello.' | hillctl chat --chat-template-file "$work/template" -n 4 --temp 0 --ignore-eos >"$work/said" || fail "chat --chat-template-file"
+    expect "a file's template is the prompt, spelt out" "$(cat "$work/said")" "$(hillctl generate -p '<user>Say hello.<answer>' -n 4 --temp 0 --ignore-eos)"
+fi
+: >"$work/empty"
+for file in empty nowhere; do
+    expect_one_line "--chat-template-file $file" 100 "$bin/hillctl" generate --chat -p x --chat-template-file "$work/$file" --check
+done
+expect_one_line "--chat-template-file without --chat" 100 "$bin/hillctl" generate -p x --chat-template-file "$work/template" --check
 down
+for command in chat "run --chat -p x"; do
+    # shellcheck disable=SC2086  # a command and its options
+    expect_one_line "$command with a model without a template" 1 "$hillinfer" $command -m "$work/wired.gguf" --run-dir "$run_dir" --state-dir "$work/unused"
+    expect "no pipeline was started" "$(grep -c 'has no chat template' "$work/err") $([ -e "$work/unused" ] && echo there)" "1 "
+done
 
 # ---- lines of a script ----
 HILL_LOG_LEVEL=info up -m "$model" -c 1024 --policy full || fail "up with a real model"
