@@ -56,18 +56,25 @@ const struct chat_format *chat_prompt_format(const Hill__ModelInfo *info)
     return chat_format_find((const char *)info->chat_template.data, info->chat_template.len);
 }
 
+bool chat_prompt_has_thinking(const Hill__ModelInfo *info)
+{
+    static const char name[] = "enable_thinking";
+    return info->chat_template.len &&
+           memmem(info->chat_template.data, info->chat_template.len, name, sizeof name - 1);
+}
+
 static char *text_of(const ProtobufCBinaryData *bytes)
 {
     return strndup(bytes->len ? (const char *)bytes->data : "", bytes->len);
 }
 
-int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
+int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info, bool no_think,
                        const struct chat_message *messages, unsigned count, int stop_fd,
                        struct hill_why *why)
 {
     char *bos = text_of(&info->bos_text), *eos = text_of(&info->eos_text);
     const struct chat_vocabulary vocabulary = {bos, eos, time(NULL)};
-    const struct chat_format *format = chat_prompt_format(info);
+    const struct chat_format *format = no_think ? NULL : chat_prompt_format(info);
     *out = (struct chat_prompt){0};
     int code = chat_prompt_check(info, why);
     if (code == 0)
@@ -79,7 +86,7 @@ int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
     else if (code == 0)
         code =
             chat_helper_render(out, (const char *)info->chat_template.data, info->chat_template.len,
-                               &vocabulary, messages, count, stop_fd, why);
+                               &vocabulary, no_think, messages, count, stop_fd, why);
     free(bos);
     free(eos);
     return code;

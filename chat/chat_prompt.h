@@ -24,8 +24,12 @@ int chat_prompt_check(const Hill__ModelInfo *info, struct hill_why *why);
 /* NULL: none that is built in; the helper renders. */
 const struct chat_format *chat_prompt_format(const Hill__ModelInfo *info);
 
-/* *out is chat_prompt_finish'ed, after a failure, too. stop_fd: of chat_helper.h. */
-int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
+/* Has the template a switch for the model's reasoning? */
+bool chat_prompt_has_thinking(const Hill__ModelInfo *info);
+
+/* *out is chat_prompt_finish'ed, after a failure, too. no_think: the switch is off, and the helper
+ * renders; stop_fd: of chat_helper.h. */
+int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info, bool no_think,
                        const struct chat_message *messages, unsigned count, int stop_fd,
                        struct hill_why *why);
 

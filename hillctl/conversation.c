@@ -35,7 +35,8 @@ int conversation_options_read(struct conversation_options *out, const struct opt
 {
     const char *file = options_text(options, "chat-template-file"),
                *model = options_text(options, "check-model");
-    *out = (struct conversation_options){.system = options_text(options, "system")};
+    *out = (struct conversation_options){.system = options_text(options, "system"),
+                                         .no_think = options_flag(options, "no-think")};
     return file    ? chat_prompt_read_template(&out->template, file, why)
            : model ? check_model(model, why)
                    : 0;
@@ -61,7 +62,13 @@ int conversation_open(struct conversation *c, struct client *client,
         return code;
     if (chat_prompt_check(c->info->model_info, why))
         return lacks_template(c->info->model_info->path, why);
-    c->format = chat_prompt_format(c->info->model_info);
+    c->no_think = options->no_think;
+    if (c->no_think && !chat_prompt_has_thinking(c->info->model_info))
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "--no-think: the chat template of %.200s has no such switch "
+                         "(enable_thinking)",
+                         c->info->model_info->path);
+    c->format = c->no_think ? NULL : chat_prompt_format(c->info->model_info);
     return options->system ? conversation_set_system(c, options->system, why) : 0;
 }
 
@@ -128,5 +135,6 @@ int conversation_set_system(struct conversation *c, const char *text, struct hil
 
 int conversation_render(const struct conversation *c, struct chat_prompt *out, struct hill_why *why)
 {
-    return chat_prompt_render(out, c->info->model_info, c->messages, c->count, -1, why);
+    return chat_prompt_render(out, c->info->model_info, c->no_think, c->messages, c->count, -1,
+                              why);
 }

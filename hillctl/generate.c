@@ -218,10 +218,12 @@ static const struct option_spec chat_specs[] = {
 static int read_chat(struct generation *g, const struct options *options, struct hill_why *why)
 {
     g->chat = options_flag(options, "chat");
-    if (!g->chat &&
-        (options_text(options, "system") || options_text(options, "chat-template-file")))
-        return hill_fail(why, HILL_E_INVALID, "--%s needs --chat",
-                         options_text(options, "system") ? "system" : "chat-template-file");
+    const char *lacks = options_text(options, "system")               ? "system"
+                        : options_text(options, "chat-template-file") ? "chat-template-file"
+                        : options_flag(options, "no-think")           ? "no-think"
+                                                                      : NULL;
+    if (lacks && !g->chat)
+        return hill_fail(why, HILL_E_INVALID, "--%s needs --chat", lacks);
     if (g->chat && g->options.special)
         return hill_fail(why, HILL_E_INVALID, "--special and --chat exclude each other");
     return g->chat ? conversation_options_read(&g->about, options, why) : 0;

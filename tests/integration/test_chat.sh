@@ -23,6 +23,10 @@ template='{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answe
 echo "$template" >"$work/template"
 if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
     echo 'Say hello.' | hillctl chat --chat-template-file "$work/template" -n 4 --temp 0 --ignore-eos >"$work/said" || fail "chat --chat-template-file"
+    echo "$template{% if enable_thinking == false %}<thought>{% endif %}" >"$work/thinks"
+    hillctl generate --chat --no-think --chat-template-file "$work/thinks" -p 'Say hello.' -n 4 --temp 0 --ignore-eos >"$work/thought" || fail "--no-think"
+    expect "--no-think is the template's switch" "$(cat "$work/thought")" "$(hillctl generate -p '<user>Say hello.<answer><thought>' -n 4 --temp 0 --ignore-eos)"
+    expect_one_line "--no-think without a switch" 1 "$bin/hillctl" generate --chat -p x --no-think --chat-template-file "$work/template" --run-dir "$run_dir"
     expect "a file's template is the prompt, spelt out" "$(cat "$work/said")" "$(hillctl generate -p '<user>Say hello.<answer>' -n 4 --temp 0 --ignore-eos)"
 fi
 : >"$work/empty"
