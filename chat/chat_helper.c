@@ -217,7 +217,7 @@ static int run_helper(const char *request, size_t bytes, int stop_fd, json_t **o
 /* ---- request and answer ------------------------------------------------------------------ */
 
 static char *make_request(const char *text, uint64_t bytes,
-                          const struct chat_vocabulary *vocabulary,
+                          const struct chat_vocabulary *vocabulary, bool no_think,
                           const struct chat_message *messages, unsigned count)
 {
     json_t *list = json_array();
@@ -233,6 +233,7 @@ static char *make_request(const char *text, uint64_t bytes,
         json_pack("{s:o, s:s, s:s, s:I, s:o}", "template", template ? template : json_null(), "bos",
                   vocabulary->bos, "eos", vocabulary->eos, "now", (json_int_t)vocabulary->now,
                   "messages", list);
+    whole = whole && !(no_think && json_object_set_new(object, "enable_thinking", json_false()));
     char *request = object && template && whole ? json_dumps(object, JSON_COMPACT) : NULL;
     json_decref(object);
     return request;
@@ -284,13 +285,13 @@ static int take_answer(struct chat_prompt *out, const json_t *answer, struct hil
 }
 
 int chat_helper_render(struct chat_prompt *out, const char *text, uint64_t bytes,
-                       const struct chat_vocabulary *vocabulary,
+                       const struct chat_vocabulary *vocabulary, bool no_think,
                        const struct chat_message *messages, unsigned count, int stop_fd,
                        struct hill_why *why)
 {
     json_t *answer = NULL;
     *out = (struct chat_prompt){0};
-    char *request = make_request(text, bytes, vocabulary, messages, count);
+    char *request = make_request(text, bytes, vocabulary, no_think, messages, count);
     if (!request)
         return hill_fail(why, HILL_E_UNSUPPORTED,
                          "the conversation or the model's chat template is not UTF-8 text");

@@ -14,6 +14,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 #include "model/chat_template.h"
 
 #define CHAT_HELPER_CPU_S    5   /* seconds of CPU time */
@@ -21,8 +23,9 @@
 #define CHAT_HELPER_MEM_MIB  512 /* of address space */
 #define CHAT_HELPER_TEXT_MAX (64u << 20)
 
-/* stop_fd: as soon as something can be read there, the helper is killed; -1: none. */
+/* no_think: the template's variable enable_thinking is false; else it is not set. stop_fd: as soon
+ * as something can be read there, the helper is killed; -1: none. */
 int chat_helper_render(struct chat_prompt *out, const char *text, uint64_t bytes,
-                       const struct chat_vocabulary *vocabulary,
+                       const struct chat_vocabulary *vocabulary, bool no_think,
                        const struct chat_message *messages, unsigned count, int stop_fd,
                        struct hill_why *why);

@@ -1,10 +1,46 @@
 /* chat/chat_prompt.c - see chat_prompt.h. */
 #include "chat/chat_prompt.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "chat/chat_helper.h"
+
+#define TEMPLATE_MAX (1u << 20) /* bytes of a file */
+
+int chat_prompt_read_template(ProtobufCBinaryData *out, const char *path, struct hill_why *why)
+{
+    *out = (ProtobufCBinaryData){0, malloc(TEMPLATE_MAX + 1)};
+    if (!out->data)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a chat template");
+    errno = 0;
+    FILE *file = fopen(path, "re");
+    if (file)
+        out->len = fread(out->data, 1, TEMPLATE_MAX + 1, file);
+    int err = !file || ferror(file) ? errno : 0;
+    if (file)
+        fclose(file);
+    return err ? hill_fail(why, HILL_E_INVALID, "reading the chat template from %.300s failed: %s",
+                           path, strerror(err))
+           : out->len == 0 || out->len > TEMPLATE_MAX
+               ? hill_fail(why, HILL_E_INVALID, "%.300s is no chat template: it %s", path,
+                           out->len ? "has more than 1 MiB" : "is empty")
+               : 0;
+}
+
+int chat_prompt_set_template(Hill__ModelInfo *info, const ProtobufCBinaryData *text,
+                             struct hill_why *why)
+{
+    uint8_t *copy = malloc(text->len);
+    if (!copy)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for a chat template");
+    memcpy(copy, text->data, text->len);
+    free(info->chat_template.data); /* of protobuf-c, which frees the copy in its place */
+    info->chat_template = (ProtobufCBinaryData){text->len, copy};
+    return 0;
+}
 
 int chat_prompt_check(const Hill__ModelInfo *info, struct hill_why *why)
 {
@@ -20,18 +56,25 @@ const struct chat_format *chat_prompt_format(const Hill__ModelInfo *info)
     return chat_format_find((const char *)info->chat_template.data, info->chat_template.len);
 }
 
+bool chat_prompt_has_thinking(const Hill__ModelInfo *info)
+{
+    static const char name[] = "enable_thinking";
+    return info->chat_template.len &&
+           memmem(info->chat_template.data, info->chat_template.len, name, sizeof name - 1);
+}
+
 static char *text_of(const ProtobufCBinaryData *bytes)
 {
     return strndup(bytes->len ? (const char *)bytes->data : "", bytes->len);
 }
 
-int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
+int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info, bool no_think,
                        const struct chat_message *messages, unsigned count, int stop_fd,
                        struct hill_why *why)
 {
     char *bos = text_of(&info->bos_text), *eos = text_of(&info->eos_text);
     const struct chat_vocabulary vocabulary = {bos, eos, time(NULL)};
-    const struct chat_format *format = chat_prompt_format(info);
+    const struct chat_format *format = no_think ? NULL : chat_prompt_format(info);
     *out = (struct chat_prompt){0};
     int code = chat_prompt_check(info, why);
     if (code == 0)
@@ -43,7 +86,7 @@ int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
     else if (code == 0)
         code =
             chat_helper_render(out, (const char *)info->chat_template.data, info->chat_template.len,
-                               &vocabulary, messages, count, stop_fd, why);
+                               &vocabulary, no_think, messages, count, stop_fd, why);
     free(bos);
     free(eos);
     return code;

@@ -12,13 +12,24 @@
 #include "model/chat_template.h"
 #include "proto/hill.pb-c.h"
 
+/* A file's template, to stand in place of models' own; out->data is to be freed. HILL_E_INVALID:
+ * the file cannot be read, is empty, or is larger than a template can be. */
+int chat_prompt_read_template(ProtobufCBinaryData *out, const char *path, struct hill_why *why);
+/* A copy of it in place of the model's own. HILL_E_NOMEM: the model's own stays. */
+int chat_prompt_set_template(Hill__ModelInfo *info, const ProtobufCBinaryData *text,
+                             struct hill_why *why);
+
 /* Has the model a template? HILL_E_UNSUPPORTED and one line when not. */
 int chat_prompt_check(const Hill__ModelInfo *info, struct hill_why *why);
 /* NULL: none that is built in; the helper renders. */
 const struct chat_format *chat_prompt_format(const Hill__ModelInfo *info);
 
-/* *out is chat_prompt_finish'ed, after a failure, too. stop_fd: of chat_helper.h. */
-int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info,
+/* Has the template a switch for the model's reasoning? */
+bool chat_prompt_has_thinking(const Hill__ModelInfo *info);
+
+/* *out is chat_prompt_finish'ed, after a failure, too. no_think: the switch is off, and the helper
+ * renders; stop_fd: of chat_helper.h. */
+int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info, bool no_think,
                        const struct chat_message *messages, unsigned count, int stop_fd,
                        struct hill_why *why);
 

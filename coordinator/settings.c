@@ -464,6 +464,14 @@ static int admit(const struct settings *s, const struct kv_selection_settings *s
     plan.selection = *selection;
     uint32_t k = kv_most_tokens(selection, &s->epoch.plan.windows, (uint32_t)total);
     uint64_t gpu_bytes = kv_plan_gpu_bytes(&plan, n_prompt, n_predict);
+    uint32_t own =
+        kv_most_tokens(&s->epoch.plan.selection, &s->epoch.plan.windows, s->epoch.plan.ctx_tokens);
+    if (k > s->epoch.gpu_slots && s->epoch.gpu_slots == own) /* a larger cap gives no more */
+        return hill_fail(why, HILL_E_TOO_LONG,
+                         "%" PRIu64 " tokens select %u entries a layer, and this pipeline has "
+                         "reserved %u for its own selection: start it with --policy full, or with "
+                         "a larger --alpha, --budget or --exact-below",
+                         total, k, own);
     if (k > s->epoch.gpu_slots || gpu_bytes > s->epoch.gpu_kv_cap_bytes)
         return hill_fail(why, HILL_E_TOO_LONG,
                          "%" PRIu64 " tokens select %u entries a layer, the GPU has room for %u: "

@@ -119,7 +119,7 @@ int gateway_serve(const struct gateway_settings *settings, const char *run_dir, 
                   int signal_fd, struct hill_why *why)
 {
     struct loop loop = {.signal_fd = signal_fd, .gateway = {.settings = settings, .render_fd = -1}};
-    upstream_init(&loop.gateway.upstream, run_dir);
+    upstream_init(&loop.gateway.upstream, run_dir, &settings->template);
     loop.gateway.render_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int code = loop.gateway.render_fd < 0
                    ? hill_fail(why, HILL_E_NOMEM, "no descriptor for the gateway's loop")

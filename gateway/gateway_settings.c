@@ -2,6 +2,7 @@
 #include "gateway/gateway_settings.h"
 
 #include <arpa/inet.h>
+#include <stdlib.h>
 #include <string.h>
 
 const struct option_spec gateway_specs[] = {
@@ -29,6 +30,9 @@ const struct option_spec gateway_specs[] = {
            "a connection that says nothing, reads nothing, or takes longer to send a request",
            .min = 1, .max = 3600, .fallback = "30"),
     OPTION("no-slots", FLAG, NULL, "/slots is not served"),
+    OPTION("chat-template-file", PATH, "FILE",
+           "the chat template (Jinja) in this file, in place of the model's",
+           .unset_help = "the model's own"),
 };
 const unsigned gateway_spec_count = sizeof gateway_specs / sizeof gateway_specs[0];
 
@@ -83,10 +87,13 @@ int gateway_settings_read(struct gateway_settings *out, const struct options *op
         .patience_s = PATIENCE_S,
         .slots = !options_flag(options, "no-slots"),
     };
-    return read_keys(out, options, why);
+    const char *file = options_text(options, "chat-template-file");
+    int code = read_keys(out, options, why);
+    return code || !file ? code : chat_prompt_read_template(&out->template, file, why);
 }
 
 void gateway_settings_finish(struct gateway_settings *settings)
 {
     api_keys_finish(&settings->keys);
+    free(settings->template.data);
 }

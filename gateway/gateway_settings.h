@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/options.h"
+#include "chat/chat_prompt.h"
 #include "gateway/api_keys.h"
 
 struct gateway_settings {
@@ -16,18 +17,19 @@ struct gateway_settings {
     uint16_t port;    /* 0: any that is free */
     const char *cors; /* an origin or "*"; NULL: off */
     struct api_keys keys;
-    uint64_t body_bytes;  /* the largest body */
-    unsigned connections; /* at the same time */
-    unsigned requests;    /* generations at the same time, waiting ones included */
-    unsigned idle_s;      /* a connection that says nothing, and a body's whole time */
-    unsigned patience_s;  /* until the coordinator has answered */
-    bool slots;           /* /slots is served */
+    uint64_t body_bytes;          /* the largest body */
+    unsigned connections;         /* at the same time */
+    unsigned requests;            /* generations at the same time, waiting ones included */
+    unsigned idle_s;              /* a connection that says nothing, and a body's whole time */
+    unsigned patience_s;          /* until the coordinator has answered */
+    bool slots;                   /* /slots is served */
+    ProtobufCBinaryData template; /* in place of models' own; len 0: none */
 };
 
 extern const struct option_spec gateway_specs[];
 extern const unsigned gateway_spec_count;
 
-/* HILL_E_INVALID; HILL_E_IO: the key file. */
+/* HILL_E_INVALID; HILL_E_IO: the key file; as chat_prompt_read_template. */
 int gateway_settings_read(struct gateway_settings *out, const struct options *options,
                           struct hill_why *why);
 void gateway_settings_finish(struct gateway_settings *settings);

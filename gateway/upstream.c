@@ -8,14 +8,15 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "chat/chat_prompt.h"
 
 #define LOOK_MS   200  /* for a pipeline that is not there, and for its end */
 #define LINGER_MS 1000 /* a last Cancel leaves */
 #define PING_MS   2000
 
-void upstream_init(struct upstream *up, const char *run_dir)
+void upstream_init(struct upstream *up, const char *run_dir, const ProtobufCBinaryData *template)
 {
-    *up = (struct upstream){.client.signal_fd = -1};
+    *up = (struct upstream){.client.signal_fd = -1, .template = template};
     snprintf(up->run_dir, sizeof up->run_dir, "%s", run_dir);
 }
 
@@ -89,6 +90,9 @@ static void take(struct upstream *up, Hill__Message *message)
     proto_free(*kept);
     *kept = message;
     if (kept == &up->info) {
+        struct hill_why why;
+        if (up->template->len && chat_prompt_set_template(message->model_info, up->template, &why))
+            log_warn("%s: chats are rendered by the model's own", why.text);
         name_model(up);
         log_info("serving %s, context %u tokens", up->model_name, up->info->model_info->ctx_tokens);
     }

@@ -26,14 +26,16 @@ struct upstream {
     bool ended;      /* the pipeline was here and has ended in order */
     uint32_t losses; /* of the coordinator, since the start; seen by comparing */
     uint32_t client_losses;
-    int64_t heard_ns, asked_ns;   /* while it is watched; asked_ns 0: it is not */
-    int64_t next_ns;              /* when to look again */
+    int64_t heard_ns, asked_ns; /* while it is watched; asked_ns 0: it is not */
+    int64_t next_ns;            /* when to look again */
+    const ProtobufCBinaryData *template;
     Hill__Message *info, *status; /* a ModelInfo and a StatusReply of the pipeline's settings */
     char model_name[MODEL_NAME_BYTES];
     bool fills; /* the vocabulary has Qwen Coder's tokens for filling in */
 };
 
-void upstream_init(struct upstream *up, const char *run_dir);
+/* template: in place of the model's own; of len 0: none. It outlives the upstream. */
+void upstream_init(struct upstream *up, const char *run_dir, const ProtobufCBinaryData *template);
 void upstream_close(struct upstream *up);
 
 /* Connects, asks, listens; never blocks. While somebody waits for answers it asks again and again:

@@ -22,11 +22,13 @@
 #include "hillctl/chat_lines.h"
 #include "hillctl/conversation.h"
 #include "hillctl/exchange.h"
+#include "hillctl/prompt_file.h"
 #include "proto/client.h"
 
 struct chat {
     struct client client;
     struct hill_request_options options;
+    struct conversation_options about;
     struct conversation conversation;
     struct exchange exchange;
     struct chat_lines lines;
@@ -35,8 +37,11 @@ struct chat {
     uint64_t key; /* of the conversation: what it has read and said is not computed again */
     char *text;   /* of a turn that takes several lines */
     size_t text_bytes;
-    bool text_lacks; /* some of it: out of memory */
-    bool ends;       /* /exit */
+    bool text_lacks;  /* some of it: out of memory */
+    bool text_quoted; /* by QUOTES: no command */
+    char *read;       /* of files: before what is said next */
+    size_t read_bytes;
+    bool ends; /* /exit */
 };
 
 /* ---- a turn ------------------------------------------------------------------------------ */
@@ -125,10 +130,54 @@ static int say_failure(const struct chat *chat, int code, const struct hill_why 
     return chat->lines.terminal && !lost ? 0 : code;
 }
 
+static void forget_read(struct chat *chat)
+{
+    free(chat->read);
+    chat->read = NULL;
+    chat->read_bytes = 0;
+}
+
+/* A file's text before what is said next, which begins on a line of its own. */
+static int read_file(struct chat *chat, const char *path, struct hill_why *why)
+{
+    char *text = NULL, *larger = NULL;
+    size_t bytes = 0;
+    int code = strcmp(path, "-") == 0
+                   ? hill_fail(why, HILL_E_INVALID, "stdin is what is said in a chat: name a file")
+                   : prompt_file_read(&text, &bytes, path, why);
+    if (code == 0 && !(larger = realloc(chat->read, chat->read_bytes + bytes + 1)))
+        code = hill_fail(why, HILL_E_NOMEM, "out of memory for %s", path);
+    if (code == 0) {
+        chat->read = larger;
+        memcpy(chat->read + chat->read_bytes, text, bytes);
+        chat->read_bytes += bytes;
+        if (bytes && text[bytes - 1] != '\n')
+            chat->read[chat->read_bytes++] = '\n';
+    }
+    free(text);
+    return code;
+}
+
+/* What was read goes with the turn, also with one that fails. */
+static int add_turn(struct chat *chat, const char *text, size_t bytes, struct hill_why *why)
+{
+    if (!chat->read)
+        return conversation_add(&chat->conversation, CHAT_USER, text, bytes, why);
+    char *both = realloc(chat->read, chat->read_bytes + bytes);
+    if (!both)
+        return hill_fail(why, HILL_E_NOMEM, "out of memory for the turn");
+    chat->read = both;
+    memcpy(both + chat->read_bytes, text, bytes);
+    int code =
+        conversation_add(&chat->conversation, CHAT_USER, both, chat->read_bytes + bytes, why);
+    forget_read(chat);
+    return code;
+}
+
 static int take_turn(struct chat *chat, const char *text, size_t bytes)
 {
     struct hill_why why = {""};
-    int code = conversation_add(&chat->conversation, CHAT_USER, text, bytes, &why);
+    int code = add_turn(chat, text, bytes, &why);
     if (code)
         return say_failure(chat, code, &why);
     code = answer(chat, &why);
@@ -147,6 +196,7 @@ static int clear(struct chat *chat, const char *argument)
 {
     (void)argument;
     conversation_drop(&chat->conversation, conversation_turns(&chat->conversation));
+    forget_read(chat);
     tell(chat, "[the chat begins anew]");
     return 0;
 }
@@ -193,6 +243,23 @@ static int retry(struct chat *chat, const char *argument)
     return code < 0 ? say_failure(chat, code, &why) : 0;
 }
 
+static void tell_read(const struct chat *chat, const char *path)
+{
+    if (chat->lines.terminal)
+        fprintf(stderr, "[%s: with it, %zu bytes stand before what you say next]\n", path,
+                chat->read_bytes);
+}
+
+static int read_document(struct chat *chat, const char *argument)
+{
+    struct hill_why why = {""};
+    int code = *argument ? read_file(chat, argument, &why)
+                         : hill_fail(&why, HILL_E_INVALID, "/read needs a FILE");
+    if (code == 0)
+        tell_read(chat, argument);
+    return code ? say_failure(chat, code, &why) : 0;
+}
+
 static int save(struct chat *chat, const char *argument)
 {
     static const char *const roles[] = {"system", "user", "assistant"};
@@ -234,6 +301,7 @@ static const struct {
     {"/system", " [TEXT]", "show or set the system text; -: the template's own", set_system},
     {"/undo", "", "take the last turn and its answer back", undo},
     {"/retry", "", "answer the last turn again", retry},
+    {"/read", " FILE", "put a text file before what you say next", read_document},
     {"/save", " FILE", "write the chat to a new file, as JSON", save},
     {"/exit", "", "end (as Ctrl-D)", leave},
 };
@@ -291,7 +359,7 @@ static bool add_line(struct chat *chat, const char *line, bool *block)
         return *block = !ends;
     }
     if (!chat->text_bytes && strncmp(line, QUOTES, mark) == 0) {
-        *block = true;
+        *block = chat->text_quoted = true;
         return bytes == mark || add_line(chat, line + mark, block);
     }
     bool more = bytes && line[bytes - 1] == '\\';
@@ -306,7 +374,7 @@ static enum chat_line read_turn(struct chat *chat)
 {
     bool block = false, more = true;
     chat->text_bytes = 0;
-    chat->text_lacks = false;
+    chat->text_lacks = chat->text_quoted = false;
     append(chat, "", 0);
     for (bool first = true; more; first = false) {
         char *line = NULL;
@@ -329,9 +397,10 @@ static int take_text(struct chat *chat)
         return say_failure(chat, HILL_E_NOMEM, &(struct hill_why){"out of memory for the turn"});
     if (chat_space_left(text, chat->text_bytes) == chat->text_bytes)
         return 0;
-    if (text[0] == '/' && text[1] != '/')
+    bool slash = text[0] == '/' && !chat->text_quoted;
+    if (slash && text[1] != '/')
         return take_command(chat, text);
-    unsigned skip = text[0] == '/';
+    unsigned skip = slash;
     return take_turn(chat, text + skip, chat->text_bytes - skip);
 }
 
@@ -369,14 +438,18 @@ static int open_chat(struct chat *chat, const struct options *options, struct hi
         code = hill_fail(why, HILL_E_INVALID, "a chat has no JSON; see generate --chat --json");
     if (code == 0)
         code = asked_selection_check(options, &chat->selects, why);
+    const char *file = options_text(options, "file");
+    if (code == 0 && file)
+        code = read_file(chat, file, why);
+    if (code == 0)
+        code = conversation_options_read(&chat->about, options, why);
     if (code || options_flag(options, "check"))
         return code;
     code = hill_run_dir(run_dir, options, why);
     if (code == 0)
         code = client_open(&chat->client, run_dir, why);
     if (code == 0)
-        code = conversation_open(&chat->conversation, &chat->client,
-                                 options_text(options, "system"), why);
+        code = conversation_open(&chat->conversation, &chat->client, &chat->about, why);
     if (code == 0 && chat->selects)
         code = asked_selection_make(options, &chat->client, &chat->selection, why);
     if (code == 0)
@@ -399,7 +472,9 @@ static void greet(const struct chat *chat)
 }
 
 static const struct option_spec chat_specs[] = {
-    HILL_SYSTEM_SPEC,
+    CONVERSATION_SPECS,
+    OPTION("file", PATH, "FILE", "a text file that stands before the first turn, as /read puts it",
+           .letter = "f"),
     OPTION("check", FLAG, NULL, "check the options, ask nothing"),
 };
 
@@ -409,20 +484,24 @@ static int chat_with(const struct options *options, struct hill_why *why)
     int code = open_chat(&chat, options, why);
     if (code == 0 && !options_flag(options, "check")) {
         greet(&chat);
+        if (chat.read)
+            tell_read(&chat, options_text(options, "file"));
         code = converse(&chat);
     }
     chat_lines_close(&chat.lines);
     exchange_reset(&chat.exchange);
     conversation_close(&chat.conversation);
+    conversation_options_finish(&chat.about);
     client_close(&chat.client);
     free(chat.text);
+    free(chat.read);
     return code;
 }
 
 int command_chat(int argc, char **argv)
 {
     const struct option_table tables[] = {
-        {.title = "chat", .specs = chat_specs, .count = 2},
+        {.title = "chat", .specs = chat_specs, .count = CONVERSATION_SPECS_COUNT + 2},
         {.title = "answers",
          .specs = hill_request_specs + HILL_PROMPT_SPECS,
          .count = hill_request_count - HILL_PROMPT_SPECS},

@@ -94,7 +94,8 @@ int chat_lines_open(struct chat_lines *lines, int signal_fd, struct hill_why *wh
     el_set(lines->editor, EL_HIST, history, lines->history);
     el_set(lines->editor, EL_PROMPT, show_prompt);
     el_set(lines->editor, EL_GETCFN, next_key);
-    el_source(lines->editor, NULL); /* ~/.editrc */
+    el_set(lines->editor, EL_BIND, "^I", "ed-insert", NULL); /* a tab is text */
+    el_source(lines->editor, NULL);                          /* ~/.editrc */
     return 0;
 }
 
@@ -145,6 +146,8 @@ static enum chat_line read_plain(struct chat_lines *lines, char **out)
             end = line + n; /* there is room for it */
         if (end) {
             *end = '\0';
+            if (end > line && end[-1] == '\r')
+                end[-1] = '\0';
             lines->plain_next = (size_t)(end - lines->plain) + (end < line + n);
             *out = line;
             return CHAT_LINE;

@@ -37,7 +37,7 @@ struct chat_lines {
 int chat_lines_open(struct chat_lines *lines, int signal_fd, struct hill_why *why);
 void chat_lines_close(struct chat_lines *lines);
 
-/* A line without its newline: *out stays until the next call. */
+/* A line without its newline; a plain one has no CR before it. *out stays until the next call. */
 enum chat_line chat_lines_read(struct chat_lines *lines, const char *prompt, char **out);
 /* What arrow-up brings back. */
 void chat_lines_remember(struct chat_lines *lines, const char *text);

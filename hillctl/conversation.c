@@ -8,24 +8,68 @@
 
 #include "base/grow.h"
 #include "chat/chat_prompt.h"
+#include "model/gguf.h"
 
-int conversation_open(struct conversation *c, struct client *client, const char *system,
-                      struct hill_why *why)
+static int lacks_template(const char *model, struct hill_why *why)
+{
+    return hill_fail(why, HILL_E_UNSUPPORTED,
+                     "model %.200s has no chat template (a base model?): it continues a text, see "
+                     "hillctl generate; or give one with --chat-template-file",
+                     model);
+}
+
+/* What is wrong with the file itself its pipeline says. */
+static int check_model(const char *path, struct hill_why *why)
+{
+    struct gguf_file *model;
+    struct gguf_string text;
+    if (gguf_open(&model, path, &(struct hill_why){""}))
+        return 0;
+    bool has = gguf_get_string(model, "tokenizer.chat_template", &text) && text.length;
+    gguf_close(model);
+    return has ? 0 : lacks_template(path, why);
+}
+
+int conversation_options_read(struct conversation_options *out, const struct options *options,
+                              struct hill_why *why)
+{
+    const char *file = options_text(options, "chat-template-file"),
+               *model = options_text(options, "check-model");
+    *out = (struct conversation_options){.system = options_text(options, "system"),
+                                         .no_think = options_flag(options, "no-think")};
+    return file    ? chat_prompt_read_template(&out->template, file, why)
+           : model ? check_model(model, why)
+                   : 0;
+}
+
+void conversation_options_finish(struct conversation_options *options)
+{
+    free(options->template.data);
+    options->template = (ProtobufCBinaryData){0};
+}
+
+int conversation_open(struct conversation *c, struct client *client,
+                      const struct conversation_options *options, struct hill_why *why)
 {
     Hill__ModelInfoRequest request = HILL__MODEL_INFO_REQUEST__INIT;
     *c = (struct conversation){0};
     Hill__Message message = PROTO_MESSAGE(MODEL_INFO_REQUEST, model_info_request, &request);
     int code = client_call(client, &message, HILL__MESSAGE__BODY_MODEL_INFO, CLIENT_ANSWER_MS,
                            &c->info, why);
+    if (code == 0 && options->template.len)
+        code = chat_prompt_set_template(c->info->model_info, &options->template, why);
     if (code)
         return code;
     if (chat_prompt_check(c->info->model_info, why))
+        return lacks_template(c->info->model_info->path, why);
+    c->no_think = options->no_think;
+    if (c->no_think && !chat_prompt_has_thinking(c->info->model_info))
         return hill_fail(why, HILL_E_UNSUPPORTED,
-                         "model %.200s has no chat template (a base model?): it continues a text, "
-                         "see hillctl generate",
+                         "--no-think: the chat template of %.200s has no such switch "
+                         "(enable_thinking)",
                          c->info->model_info->path);
-    c->format = chat_prompt_format(c->info->model_info);
-    return system ? conversation_set_system(c, system, why) : 0;
+    c->format = c->no_think ? NULL : chat_prompt_format(c->info->model_info);
+    return options->system ? conversation_set_system(c, options->system, why) : 0;
 }
 
 void conversation_close(struct conversation *c)
@@ -91,5 +135,6 @@ int conversation_set_system(struct conversation *c, const char *text, struct hil
 
 int conversation_render(const struct conversation *c, struct chat_prompt *out, struct hill_why *why)
 {
-    return chat_prompt_render(out, c->info->model_info, c->messages, c->count, -1, why);
+    return chat_prompt_render(out, c->info->model_info, c->no_think, c->messages, c->count, -1,
+                              why);
 }

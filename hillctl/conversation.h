@@ -11,17 +11,42 @@
 
 #include "model/chat_template.h"
 #include "proto/client.h"
+#include "proto/options_hill.h"
+
+/* Options of a chat; CONVERSATION_SPECS_COUNT rows. */
+#define CONVERSATION_SPECS                                                                         \
+    HILL_SYSTEM_SPEC,                                                                              \
+        OPTION("chat-template-file", PATH, "FILE",                                                 \
+               "the chat template (Jinja) in this file, in place of the model's",                  \
+               .unset_help = "the model's own"),                                                   \
+        OPTION("no-think", FLAG, NULL,                                                             \
+               "the template's enable_thinking is false: the model answers at once"),              \
+        OPTION("check-model", PATH, "FILE",                                                        \
+               "with --check: fail where this model has no chat template, either")
+#define CONVERSATION_SPECS_COUNT 4u
+
+struct conversation_options {
+    const char *system;           /* NULL: the template's own, if any */
+    ProtobufCBinaryData template; /* len 0: the model's own */
+    bool no_think;
+};
+
+/* finish it after a failure, too. */
+int conversation_options_read(struct conversation_options *out, const struct options *options,
+                              struct hill_why *why);
+void conversation_options_finish(struct conversation_options *options);
 
 struct conversation {
-    Hill__Message *info;              /* a ModelInfo */
+    Hill__Message *info; /* a ModelInfo */
+    bool no_think;
     const struct chat_format *format; /* NULL: the helper renders */
     struct chat_message *messages;    /* texts are the conversation's */
     unsigned count, room;
 };
 
-/* system: NULL for the template's own. close it after a failure, too. */
-int conversation_open(struct conversation *c, struct client *client, const char *system,
-                      struct hill_why *why);
+/* close it after a failure, too. */
+int conversation_open(struct conversation *c, struct client *client,
+                      const struct conversation_options *options, struct hill_why *why);
 void conversation_close(struct conversation *c);
 
 /* Copies the text. */

@@ -6,12 +6,9 @@
  */
 #include "hillctl/command_list.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "proto/options_hill.h"
@@ -19,10 +16,9 @@
 #include "hillctl/asked_selection.h"
 #include "hillctl/conversation.h"
 #include "hillctl/exchange.h"
+#include "hillctl/prompt_file.h"
 #include "hillctl/session_path.h"
 #include "session/session.h"
-
-#define PROMPT_BYTES_MAX (60u << 20) /* fits PROTO_MESSAGE_MAX */
 
 struct generation {
     struct client client;
@@ -35,44 +31,9 @@ struct generation {
     bool from_prompt, selects;                            /* a restored one: as asked */
     uint64_t after;                                       /* a finished request; 0: none */
     bool chat;
-    const char *system; /* of a chat; NULL: the template's own, if any */
+    struct conversation_options about; /* of a chat */
     struct exchange exchange;
 };
-
-static int read_prompt_file(struct generation *g, const char *path, struct hill_why *why)
-{
-    int fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
-                         strerror(errno));
-    size_t room = 1u << 16;
-    ssize_t got = 0;
-    bool full = false;
-    g->prompt = malloc(room);
-    while (g->prompt && (got = read(fd, g->prompt + g->prompt_bytes, room - g->prompt_bytes)) > 0) {
-        g->prompt_bytes += (size_t)got;
-        if (g->prompt_bytes > PROMPT_BYTES_MAX)
-            break;
-        if (g->prompt_bytes == room) {
-            char *larger = realloc(g->prompt, room *= 2);
-            full = !larger;
-            if (full)
-                break;
-            g->prompt = larger;
-        }
-    }
-    int err = errno;
-    close(fd);
-    if (!g->prompt || full)
-        return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt of %s", path);
-    if (got < 0)
-        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
-                         strerror(err));
-    if (g->prompt_bytes > PROMPT_BYTES_MAX)
-        return hill_fail(why, HILL_E_TOO_LONG, "the prompt in %s is longer than %u bytes", path,
-                         PROMPT_BYTES_MAX);
-    return 0;
-}
 
 /* "12 34 ..." as g->ids. */
 static int read_token_ids(struct generation *g, struct hill_why *why)
@@ -100,7 +61,9 @@ static int read_token_ids(struct generation *g, struct hill_why *why)
 static int take_prompt(struct generation *g, struct hill_why *why)
 {
     if (g->options.file) {
-        int code = read_prompt_file(g, g->options.file, why);
+        int code = prompt_file_read(&g->prompt, &g->prompt_bytes, g->options.file, why);
+        if (code == 0 && g->chat && g->prompt_bytes && g->prompt[g->prompt_bytes - 1] == '\n')
+            g->prompt_bytes--; /* of an editor, not of what is said */
         return code || !g->options.token_ids ? code : read_token_ids(g, why);
     }
     g->prompt = strdup(g->options.prompt);
@@ -152,7 +115,7 @@ static int send_request(struct generation *g, const struct options *options, str
     request.n_ids = g->n_ids;
     if (g->chat && code == 0) {
         struct conversation conversation;
-        code = conversation_open(&conversation, &g->client, g->system, why);
+        code = conversation_open(&conversation, &g->client, &g->about, why);
         if (code == 0)
             code = conversation_add(&conversation, CHAT_USER, g->prompt, g->prompt_bytes, why);
         if (code == 0)
@@ -212,6 +175,7 @@ static int finish(struct generation *g, int code, struct hill_why *why)
     code = print_result(g, code, why);
     client_close(&g->client);
     exchange_reset(&g->exchange);
+    conversation_options_finish(&g->about);
     free(g->prompt);
     free(g->ids);
     return code;
@@ -248,18 +212,21 @@ static int read_after(struct generation *g, const struct options *options, struc
 static const struct option_spec chat_specs[] = {
     OPTION("chat", FLAG, NULL,
            "the prompt is what a person says; the model's chat template is put around it"),
-    HILL_SYSTEM_SPEC,
+    CONVERSATION_SPECS,
 };
 
 static int read_chat(struct generation *g, const struct options *options, struct hill_why *why)
 {
     g->chat = options_flag(options, "chat");
-    g->system = options_text(options, "system");
-    if (g->system && !g->chat)
-        return hill_fail(why, HILL_E_INVALID, "--system needs --chat");
-    return g->chat && g->options.special
-               ? hill_fail(why, HILL_E_INVALID, "--special and --chat exclude each other")
-               : 0;
+    const char *lacks = options_text(options, "system")               ? "system"
+                        : options_text(options, "chat-template-file") ? "chat-template-file"
+                        : options_flag(options, "no-think")           ? "no-think"
+                                                                      : NULL;
+    if (lacks && !g->chat)
+        return hill_fail(why, HILL_E_INVALID, "--%s needs --chat", lacks);
+    if (g->chat && g->options.special)
+        return hill_fail(why, HILL_E_INVALID, "--special and --chat exclude each other");
+    return g->chat ? conversation_options_read(&g->about, options, why) : 0;
 }
 
 static int generate(const struct options *options, struct hill_why *why)
@@ -279,6 +246,7 @@ static int generate(const struct options *options, struct hill_why *why)
     if (code == 0 && !(check && g.options.file && strcmp(g.options.file, "-") == 0))
         code = take_prompt(&g, why);
     if (code == 0 && check) {
+        conversation_options_finish(&g.about);
         free(g.prompt);
         free(g.ids);
         return 0;
@@ -293,7 +261,7 @@ int command_generate(int argc, char **argv)
     const struct option_table tables[] = {
         {.title = "request", .specs = hill_request_specs, .count = hill_request_count},
         HILL_COMMON_TABLE,
-        {.title = "chat", .specs = chat_specs, .count = 2},
+        {.title = "chat", .specs = chat_specs, .count = CONVERSATION_SPECS_COUNT + 1},
         {.title = "selection", .specs = asked_selection_specs(), .count = ASKED_SELECTION_SPECS},
         {.title = "what finished requests have left", .specs = after_specs, .count = 1},
         {.title = "session and check", .specs = check_specs, .count = 2},
@@ -308,6 +276,9 @@ int command_generate(int argc, char **argv)
         .n_tables = 7,
         .hints = hill_hints,
         .n_hints = hill_hint_count,
+        .notes =
+            "A byte order mark at the beginning of -f FILE is dropped; with --chat one newline "
+            "at its end, too.",
     };
     return options_main(&program, argc, argv, NULL, generate);
 }

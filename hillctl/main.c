@@ -9,6 +9,7 @@
  *     One line on stderr. Exit codes: 0 done; 1 the request failed; 100 wrong use; 111 no pipeline
  *     answers, or the environment failed; 130 cancelled.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,7 +51,7 @@ static int print_help(void)
     return 0;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     if (argc < 2) {
         fprintf(stderr, "hillctl: no command; try hillctl --help\n");
@@ -65,4 +66,14 @@ int main(int argc, char **argv)
             return commands[i].run(argc - 1, argv + 1);
     fprintf(stderr, "hillctl: unknown command %s; try hillctl --help\n", argv[1]);
     return hill_exit_code(HILL_E_INVALID);
+}
+
+int main(int argc, char **argv)
+{
+    int code = run(argc, argv);
+    int err = fflush(stdout) ? errno : ferror(stdout) ? EIO : 0;
+    if (!err || code) /* a command that failed has said why */
+        return code;
+    fprintf(stderr, "hillctl: writing to stdout failed: %s\n", strerror(err));
+    return hill_exit_code(HILL_E_IO);
 }

@@ -6,7 +6,9 @@
 #include "hillctl/command_list.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,12 +34,17 @@ int session_path(char out[HILL_PATH_BYTES], const char *given, struct hill_why *
 
 int session_path_to_write(char out[HILL_PATH_BYTES], const char *given, struct hill_why *why)
 {
-    char folder[HILL_PATH_BYTES];
+    char folder[HILL_PATH_BYTES], real[PATH_MAX];
     struct stat there;
     int code = session_path(out, given, why);
     if (code)
         return code;
-    bool is_folder = stat(out, &there) == 0 && S_ISDIR(there.st_mode);
+    if (lstat(out, &there) == 0 && S_ISLNK(there.st_mode) && realpath(out, real))
+        snprintf(out, HILL_PATH_BYTES, "%s", real); /* the link stays: /dev/stdout is one */
+    bool exists = lstat(out, &there) == 0, is_folder = exists && S_ISDIR(there.st_mode);
+    if (exists && !is_folder && !S_ISREG(there.st_mode))
+        return hill_fail(why, HILL_E_INVALID,
+                         "no session can be saved in %.300s: it is not a regular file", out);
     snprintf(folder, sizeof folder, "%s", out);
     strrchr(folder, '/')[1] = '\0'; /* absolute: there is one */
     if (!is_folder && access(folder, W_OK | X_OK) == 0)
@@ -101,7 +108,7 @@ int command_save(int argc, char **argv)
         code = hill_fail(&why, HILL_E_INVALID, "'%.100s' is no request's number",
                          options_positional(c.options, 0));
     if (!code)
-        code = session_path(path, options_positional(c.options, 1), &why);
+        code = session_path_to_write(path, options_positional(c.options, 1), &why);
     save.request_id = (uint64_t)id;
     save.path = path;
     if (!code)

@@ -1,7 +1,8 @@
 /*
- * hillctl/session_path.h - a session's path as the workers can use it: absolute. HILL_E_INVALID; of
- * one that is to be written also what the system says of its folder: told before anything is
- * computed, not when it is to be written.
+ * hillctl/session_path.h - a session's path as the workers can use it: absolute. HILL_E_INVALID. Of
+ * one that is to be written also what the system says of its folder, and HILL_E_INVALID where the
+ * path is a device or a pipe, which the finished file would replace: told before anything is
+ * computed. A link is followed.
  */
 #pragma once
 

@@ -3,17 +3,20 @@
  *
  * What: switches the workers' stage events on (base/stage_trace.h), fetches what they recorded
  * several times a second, so that their rings do not run over, switches them off and writes FILE
- * (trace_json.h): beside it first, so that a failure leaves what FILE was. A running request goes
- * on. Ctrl-C ends the watching early; the file is written all the same. Concurrency: one thread.
- * Failure: no pipeline, an unwritable file: one line, before anything is switched on. A worker that
- * does not answer in time is counted in the file's metadata.
+ * (trace_json.h): beside it first, so that a failure leaves what FILE was; a link, a device or a
+ * pipe (/dev/stdout) is written to itself. A running request goes on. Ctrl-C ends the watching
+ * early; the file is written all the same. Concurrency: one thread. Failure: no pipeline, an
+ * unwritable file: one line, before anything is switched on. A worker that does not answer in time
+ * is counted in the file's metadata.
  */
 #include "hillctl/command_list.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -30,7 +33,8 @@ static const struct option_spec trace_specs[] = {
 struct watch {
     struct short_command command;
     struct trace_collection collection;
-    char path[HILL_PATH_BYTES], part[HILL_PATH_BYTES + 8];
+    char path[HILL_PATH_BYTES];
+    char part[HILL_PATH_BYTES + 8]; /* becomes path; "": written to path itself */
     FILE *out;
     uint32_t serial;
 };
@@ -40,8 +44,17 @@ static int open_output(struct watch *w, const char *path, struct hill_why *why)
     if (strlen(path) >= sizeof w->path)
         return hill_fail(why, HILL_E_INVALID, "cannot write the trace: the path is too long");
     strcpy(w->path, path);
-    snprintf(w->part, sizeof w->part, "%s.part", path);
-    w->out = fopen(w->part, "w");
+    struct stat there;
+    if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
+        /* not to be replaced; without a reader a pipe is an error, not a wait */
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
+        if (fd >= 0)
+            fcntl(fd, F_SETFL, 0);
+        w->out = fd < 0 ? NULL : fdopen(fd, "w");
+    } else {
+        snprintf(w->part, sizeof w->part, "%s.part", path);
+        w->out = fopen(w->part, "w");
+    }
     return w->out ? 0
                   : hill_fail(why, hill_from_errno(errno), "cannot write the trace to %s: %s",
                               w->path, strerror(errno));
@@ -55,10 +68,10 @@ static int close_output(struct watch *w, int code, struct hill_why *why)
     if (code == 0 && failed)
         code = hill_fail(why, hill_from_errno(reason), "writing the trace to %s failed: %s",
                          w->path, strerror(reason));
-    if (code == 0 && rename(w->part, w->path) != 0)
+    if (code == 0 && w->part[0] && rename(w->part, w->path) != 0)
         code = hill_fail(why, hill_from_errno(errno), "cannot write the trace to %s: %s", w->path,
                          strerror(errno));
-    if (code != 0)
+    if (code != 0 && w->part[0])
         unlink(w->part);
     return code;
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """chat-template-helper.py - render a chat template with Jinja; run by chat/chat_helper.c.
 
-stdin: {"template", "bos", "eos", "now" (seconds), "messages": [{"role", "content"}]}, one object.
+stdin: {"template", "bos", "eos", "now" (seconds), "messages": [{"role", "content"}]}, one object; and
+"enable_thinking" where the template is to have that variable.
 stdout: {"pieces": [{"text", "kind": "template" | "words" | "answer"}], "answer_end"} or {"error": one line}.
 
 A template is a program from a file that somebody made: it runs in Jinja's immutable sandbox, and this
@@ -193,6 +194,8 @@ def render(jinja2, request):
     template = environment.from_string(request["template"])
     context = {"bos_token": request["bos"], "eos_token": request["eos"],
                "add_generation_prompt": True, "tools": None, "documents": None}
+    if "enable_thinking" in request:
+        context["enable_thinking"] = request["enable_thinking"]
     messages = [(m["role"], cut(m["content"], ANSWER if m["role"] == "assistant" else WORDS))
                 for m in request["messages"]]
     try:

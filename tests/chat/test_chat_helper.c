@@ -23,6 +23,8 @@
 
 static const struct chat_vocabulary vocabulary = {"<s>", "</s>", 1700000000};
 
+static bool no_think;
+
 static struct chat_message message(enum chat_role role, const char *text)
 {
     return (struct chat_message){role, text, strlen(text)};
@@ -32,8 +34,8 @@ static int render(struct chat_prompt *out, const char *template,
                   const struct chat_message *messages, unsigned count, struct hill_why *why)
 {
     why->text[0] = '\0';
-    return chat_helper_render(out, template, strlen(template), &vocabulary, messages, count, -1,
-                              why);
+    return chat_helper_render(out, template, strlen(template), &vocabulary, no_think, messages,
+                              count, -1, why);
 }
 
 /* All pieces as "kind:text" lines: S template, L words, T answer. */
@@ -113,6 +115,19 @@ static void the_date_is_the_one_asked_for(void **state)
 }
 
 /* Not after its seconds of CPU, and no process is left of it. */
+static void reasoning_is_switched_off(void **state)
+{
+    (void)state;
+    static const char template[] = "{% for m in messages %}<u>{{ m.content }}{% endfor %}<a>"
+                                   "{%- if enable_thinking is defined and enable_thinking is false "
+                                   "%}<think></think>{% endif %}";
+    const struct chat_message talk[] = {message(CHAT_USER, "hi")};
+    expect_pieces(template, talk, 1, "S:<u>\nL:hi\nS:<a>\n", "<u>");
+    no_think = true;
+    expect_pieces(template, talk, 1, "S:<u>\nL:hi\nS:<a><think></think>\n", "<u>");
+    no_think = false;
+}
+
 static void a_helper_is_stopped_by_its_descriptor(void **state)
 {
     (void)state;
@@ -123,9 +138,9 @@ static void a_helper_is_stopped_by_its_descriptor(void **state)
     struct hill_why why;
     int stop_fd = eventfd(1, EFD_CLOEXEC);
     assert_true(stop_fd >= 0);
-    assert_int_equal(
-        chat_helper_render(&prompt, endless, strlen(endless), &vocabulary, talk, 1, stop_fd, &why),
-        HILL_E_CANCELLED);
+    assert_int_equal(chat_helper_render(&prompt, endless, strlen(endless), &vocabulary, false, talk,
+                                        1, stop_fd, &why),
+                     HILL_E_CANCELLED);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
     chat_prompt_finish(&prompt);
     close(stop_fd);
@@ -206,6 +221,7 @@ int main(void)
         cmocka_unit_test(a_template_may_trim_and_drop_reasoning),
         cmocka_unit_test(a_system_text_without_a_place_joins_the_first_turn),
         cmocka_unit_test(the_date_is_the_one_asked_for),
+        cmocka_unit_test(reasoning_is_switched_off),
         cmocka_unit_test(a_helper_is_stopped_by_its_descriptor),
         cmocka_unit_test(hostile_templates_are_refused_in_one_line),
         cmocka_unit_test(what_is_no_text_is_refused),

@@ -18,7 +18,28 @@ expect_one_line "--special with --chat" 100 "$bin/hillctl" generate --run-dir "$
 up -m "$work/wired.gguf" -c 512 || fail "up"
 expect_one_line "a model without a template" 1 "$bin/hillctl" chat --run-dir "$run_dir"
 expect "it says so" "$(grep -c 'has no chat template' "$work/err")" 1
+# ---- a template of a file, in place of the model's; without either nothing is started ----
+template='{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>'
+echo "$template" >"$work/template"
+if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
+    echo 'Say hello.' | hillctl chat --chat-template-file "$work/template" -n 4 --temp 0 --ignore-eos >"$work/said" || fail "chat --chat-template-file"
+    echo "$template{% if enable_thinking == false %}<thought>{% endif %}" >"$work/thinks"
+    hillctl generate --chat --no-think --chat-template-file "$work/thinks" -p 'Say hello.' -n 4 --temp 0 --ignore-eos >"$work/thought" || fail "--no-think"
+    expect "--no-think is the template's switch" "$(cat "$work/thought")" "$(hillctl generate -p '<user>Say hello.<answer><thought>' -n 4 --temp 0 --ignore-eos)"
+    expect_one_line "--no-think without a switch" 1 "$bin/hillctl" generate --chat -p x --no-think --chat-template-file "$work/template" --run-dir "$run_dir"
+    expect "a file's template is the prompt, spelt out" "$(cat "$work/said")" "$(hillctl generate -p '<user>Say hello.<answer>' -n 4 --temp 0 --ignore-eos)"
+fi
+: >"$work/empty"
+for file in empty nowhere; do
+    expect_one_line "--chat-template-file $file" 100 "$bin/hillctl" generate --chat -p x --chat-template-file "$work/$file" --check
+done
+expect_one_line "--chat-template-file without --chat" 100 "$bin/hillctl" generate -p x --chat-template-file "$work/template" --check
 down
+for command in chat "run --chat -p x"; do
+    # shellcheck disable=SC2086  # a command and its options
+    expect_one_line "$command with a model without a template" 1 "$hillinfer" $command -m "$work/wired.gguf" --run-dir "$run_dir" --state-dir "$work/unused"
+    expect "no pipeline was started" "$(grep -c 'has no chat template' "$work/err") $([ -e "$work/unused" ] && echo there)" "1 "
+done
 
 # ---- lines of a script ----
 HILL_LOG_LEVEL=info up -m "$model" -c 1024 --policy full || fail "up with a real model"
@@ -88,6 +109,24 @@ expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/s
 printf 'Say \377.\n/save %s\n' "$work/saved" | hillctl chat -n 2 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "a turn that is not UTF-8 is not saved without a word" "$(grep -c 'not UTF-8' "$work/said.err") $([ -e "$work/saved" ] && echo there)" "1 "
 
+# ---- documents: before what is said next, as if it were typed; lines of a file from elsewhere ----
+printf '\357\273\277The lamp is green.\nThe door is red.' >"$work/document"
+printf '"""The lamp is green.\nThe door is red.\nWhich colour has the lamp?"""\nAnd the door?\n/save %s\n' "$work/typed" |
+    hillctl chat -n 12 --temp 0 >"$work/wanted" || fail "a document that is typed"
+printf '/read %s\r\nWhich colour has the lamp?\r\nAnd the door?\r\n/exit\r\n' "$work/document" | hillctl chat -n 12 --temp 0 >"$work/said" ||
+    fail "/read, from lines that end in CRLF"
+expect "/read: the answers" "$(cat "$work/said")" "$(cat "$work/wanted")"
+printf 'Which colour has the lamp?\nAnd the door?\n/save %s\n' "$work/asked" | hillctl chat -f "$work/document" -n 12 --temp 0 >"$work/said" || fail "chat -f"
+expect "chat -f: the chat" "$(cat "$work/asked")" "$(cat "$work/typed")"
+expect_one_line "chat -f of no file" 100 "$hillinfer" chat --run-dir "$run_dir" -f "$work/nowhere"
+expect_one_line "chat -f of stdin" 100 "$bin/hillctl" chat --run-dir "$run_dir" -f -
+printf '/read %s\n/clear\nSay hello.\n/save %s\n' "$work/document" "$work/cleared" | hillctl chat -n 2 --temp 0 >"$work/said" || fail "/clear after /read"
+expect "/clear forgets it" "$(jq -r '.[0].content' "$work/cleared")" "Say hello."
+printf '\357\273\277Say hello.\n' >"$work/document"
+expect "--chat -f: neither a byte order mark nor the file's last newline is said" \
+    "$(hillctl generate --chat -f "$work/document" -n 1 --temp 0 --json | jq '[.prompt_tokens, .logits_hash]')" \
+    "$(hillctl generate --chat -p 'Say hello.' -n 1 --temp 0 --json | jq '[.prompt_tokens, .logits_hash]')"
+
 # ---- one turn; the template's rendering, spelt out, is the same prompt ----
 hillctl generate --chat --system 'You answer.' -p 'Say hello.' -n 48 --temp 0 --json >"$work/chat"
 hillctl generate --special -f "$work/spelt" -n 48 --temp 0 --json >"$work/special"
@@ -150,8 +189,8 @@ press 'half a line\003'
 wait_for 30 shown 1 'Ctrl-D or /exit' || fail "Ctrl-C at the prompt"
 press '/clear\n'
 wait_for 30 shown 2 'the chat begins anew' || fail "/clear"
-press '"""two\nlines"""\n'
-answers 4 "a turn of several lines after /clear"
+press '"""/two\n\tlines"""\n'
+answers 4 "a turn of several lines after /clear, with a slash and a tab"
 expect "the context began anew" "$(used=$(tr -d '\r' <"$screen" | grep -o 'tokens/s; [0-9]* of' | tail -n 1 | tr -dc 0-9)
     [ "$used" -lt 165 ] && echo yes || echo "$used")" yes
 press "/system $(printf '%1100s' '' | sed 's/ /x /g')\n/retry\n"
@@ -159,7 +198,7 @@ wait_for 60 shown 1 'the chat is as it was' || fail "/retry that is too long: $(
 press "/save $work/kept\n"
 wait_for 30 test -s "$work/kept" || fail "/save"
 expect "what /retry did not answer stays" "$(jq -c '[.[1:][] | .role, (.content | length > 0)]' "$work/kept") $(jq -c '.[1].content' "$work/kept")" \
-    '["user",true,"assistant",true] "two\nlines"'
+    '["user",true,"assistant",true] "/two\n\tlines"'
 press '\004'
 wait "$terminal"
 expect "Ctrl-D ends it: exit code" $? 0
@@ -183,6 +222,11 @@ exec {keys}>&-
 echo 'Say yes.' | "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -n 8 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "hillinfer chat on what runs: exit code" $? 0
 expect "one request more" "$(hillctl status --json | jq '.requests | length')" 0
+for setting in "-c 8192" --hot-mb=64 --no-such-option leftover; do # are not dropped
+    # shellcheck disable=SC2086  # an option and its value
+    expect_one_line "hillinfer chat $setting on what runs" 100 "$hillinfer" chat --run-dir "$run_dir" -m "$model" $setting
+    expect "it names it" "$(grep -c -e "${setting%%[ =]*}" "$work/err")" 1
+done
 expect_one_line "hillinfer chat with another model" 100 "$hillinfer" chat --run-dir "$run_dir" -m "$work/wired.gguf"
 down
 echo 'Say yes.' | "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -c 512 -n 8 --temp 0 >"$work/said" 2>"$work/said.err"

@@ -66,6 +66,9 @@ done
 # a session saved below, after a decode step, and restored; the term is the pipeline's
 up "${options[@]:0:4}" --beta 0.25 || fail "up"
 expect "status: exact_below" "$(status | jq .exact_below)" 2048
+head -c 3000 "$text" >"$work/p3001"
+expect_one_line "a request that selects more than the pipeline does" 1 "$bin/hillctl" generate --run-dir "$run_dir" -f "$work/p3001" -n 2 --policy full
+grep -q 'select 3003 entries a layer, and this pipeline has reserved 2048 ' "$work/err" || fail "the refusal does not say why: $(cat "$work/err")"
 [ -n "$(segments)" ] || fail "no segments of a running pipeline are found"
 hillctl generate -f "$work/p2046" -n 2 --temp 0 --ignore-eos --json --save "$work/s" >"$work/part" || fail "save"
 hillctl restore "$work/s" -n 6 --json >"$work/rest" || fail "restore"

@@ -483,14 +483,15 @@ if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
     mkdir -p "$work/prefix/bin" "$work/prefix/share/hillinfer"
     cp "$bin/hill-gateway" "$work/prefix/bin"
     cp scripts/chat-template-helper.py "$work/prefix/share/hillinfer"
-    "$bin/hill-mkmodel" -o "$work/own.gguf" --chat-template '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>' 2>/dev/null
+    "$bin/hill-mkmodel" -o "$work/own.gguf" 2>/dev/null
+    echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>' >"$work/template"
     up -m "$work/own.gguf" -c 512 || fail "up"
-    (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --run-dir "$run_dir" 2>>"$work/gateway.err") &
+    (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --chat-template-file template --run-dir "$run_dir" 2>>"$work/gateway.err") &
     gateway=$!
     wait_for 30 healthy --unix-socket "$work/gw.sock" http://x/health || fail "an installed gateway: $(tail -n 1 "$work/gateway.err")"
     url=http://x
     ask POST /apply-template '{"messages":[{"role":"user","content":"Hi"}]}' --unix-socket "$work/gw.sock"
-    answered "an installed gateway: a template of the model's own" 200 .prompt '<user>Hi<answer>'
+    answered "an installed gateway: a template that is not built in, of a file" 200 .prompt '<user>Hi<answer>'
     kill -TERM "$gateway"
     wait "$gateway"
     expect "an installed gateway: its exit code" $? 0

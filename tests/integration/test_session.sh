@@ -193,6 +193,19 @@ for folder in no/folder prompt0/file disk; do # told before anything is computed
     expect_one_line "--save $folder --check" 111 "$bin/hillctl" generate -p x --save "$work/$folder" --check
     expect_one_line "restore --save $folder --check" 111 "$bin/hillctl" restore "$work/s90" --save "$work/$folder" --check
 done
+# a device or a pipe is not replaced by the file; a link is followed
+mkfifo "$work/pipe"
+ln -s pipe "$work/link"
+for file in pipe link; do
+    expect_one_line "--save $file" 100 "$bin/hillctl" generate -p x --save "$work/$file" --check
+    save 0 "$work/$file"
+    one_line "save into $file" $? 100 "$work/save.err" "$work/pipe: it is not a regular file"
+done
+expect "the pipe and the link stay" "$(stat -c %F "$work/pipe" "$work/link")" "$(printf 'fifo\nsymbolic link')"
+: >"$work/target"
+ln -sf target "$work/link"
+save 0 "$work/link" || fail "save into a link: $(cat "$work/save.err")"
+expect "a link is followed" "$(stat -c %F "$work/link") $([ -s "$work/target" ] && echo written)" "symbolic link written"
 if mount -t tmpfs -o size=64k tmpfs "$work/disk" 2>/dev/null; then
     save 0 "$work/disk/s"
     one_line "a full disk" $? 111 "$work/save.err" "$work/disk/s"

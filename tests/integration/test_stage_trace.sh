@@ -33,6 +33,14 @@ expect "no file of a trace that failed" "$(find "$work" -name 'trace.json*')" ""
 # --- an idle pipeline: a whole file without spans
 "$bin/hillctl" trace "$work/idle.json" --seconds 0.3 --run-dir "$run_dir" 2>"$work/err" || fail "trace of an idle pipeline: $(cat "$work/err")"
 check "idle: nothing but names" "$work/idle.json" '[.traceEvents[] | select(.ph != "M")] | length == 0'
+mkfifo "$work/pipe"
+expect_one_line "trace into a pipe without a reader" 111 "$bin/hillctl" trace "$work/pipe" --run-dir "$run_dir"
+"$bin/hillctl" trace /dev/stdout --seconds 0.3 --run-dir "$run_dir" 2>"$work/err" | cat >"$work/piped.json"
+check "a trace through a pipe" "$work/piped.json" '.otherData.answers_missing == 0'
+cat "$work/pipe" >"$work/piped.json" &
+"$bin/hillctl" trace "$work/pipe" --seconds 0.3 --run-dir "$run_dir" 2>"$work/err" || fail "trace into a pipe: $(cat "$work/err")"
+wait $!
+check "a pipe stays one" "$work/piped.json" '.otherData.answers_missing == 0'
 check "idle: nobody is missing" "$work/idle.json" '.otherData | .answers_missing == 0 and (.processes | length == 3)'
 
 # --- while a request decodes: it goes on, with the same result

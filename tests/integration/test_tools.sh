@@ -70,6 +70,10 @@ expect_match "up while up names the ways on" "$work/err" 'hillinfer status .*hil
 "$hillinfer" top --run-dir "$run_dir" >"$work/out" || fail "top, idle"
 expect_match "top, idle: no request" "$work/out" '^request +none'
 expect_match "top: the scorer's line" "$work/out" '^cpu_scorer +[0-9]+ ready '
+for command in status --help; do
+    "$bin/hillctl" $command --run-dir "$run_dir" >/dev/full 2>"$work/err"
+    expect "$command to a full device: exit code and lines" "$? $(grep -c 'writing to stdout failed: No space' "$work/err")" "111 1"
+done
 expect "status: nothing runs" "$("$hillinfer" status --json --run-dir "$run_dir" | jq -c '[.running, .live]')" "[null,null]"
 
 # --- progress: on a terminal only
