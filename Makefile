@@ -182,7 +182,8 @@ $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: $(O)/tests/model/tiny
 $(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_tokenizer: override LDLIBS += $(TEST_LDLIBS)
 $(O)/tests/fuzz/fuzz_commands $(O)/tests/fuzz/fuzz_drive: $(csd_agent_parts)
 $(O)/tests/fuzz/fuzz_adoption: $(cpu_scorer_parts) $(O)/tests/cpu_scorer/hkm_audit.o
-$(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_small_files: $(O)/coordinator/profile.o $(O)/coordinator/tiers_record.o
+$(O)/tests/fuzz/make_seeds $(O)/tests/fuzz/fuzz_small_files: $(O)/coordinator/profile.o $(O)/coordinator/tiers_record.o \
+        $(O)/coordinator/drives_record.o
 $(O)/tests/fuzz/fuzz_http: $(gateway_parts)
 $(O)/tests/fuzz/fuzz_http: override LDLIBS += $(shell pkg-config --libs libmicrohttpd 2>/dev/null)
 $(FUZZERS) $(O)/tests/fuzz/make_seeds: $(O)/tests/fuzz/%: $(O)/tests/fuzz/%.o $(ARCHIVES)

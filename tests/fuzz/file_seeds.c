@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "coordinator/drives_record.h"
 #include "coordinator/profile.h"
 #include "coordinator/tiers_record.h"
 #include "coordinator/token_log.h"
@@ -320,6 +321,28 @@ static void key_seed(const char *path)
     free(seed.data);
 }
 
+static void drives_seed(void)
+{
+    static struct drives_record record = {
+        .n = 2,
+        .drives = {{DRIVE_NOTE_ATTACHED, 1 << 20, {.on = false}, "file:/tmp/a pool"},
+                   {DRIVE_NOTE_NONE, 0, {.on = false}, ""}}};
+    struct blob seed = {0};
+    struct hill_why why;
+    char path[64], name[80];
+    seed_path(path, "folder");
+    snprintf(name, sizeof name, "%s/drives", path);
+    if (csd_model_parse(&record.drives[0].model, "flash=1", &why) || mkdir(path, 0700) ||
+        drives_record_write(path, &record, &why))
+        seed_failed(name);
+    put(&seed, "\3", 1);
+    put_file(&seed, name);
+    drives_record_remove(path);
+    rmdir(path);
+    write_seed("small_files", "drives", &seed);
+    free(seed.data);
+}
+
 static void small_file_seeds(void)
 {
     const struct layout_input layout = {
@@ -347,6 +370,7 @@ static void small_file_seeds(void)
     write_seed("small_files", "rates", &cache);
     seed_path(path, "key");
     key_seed(path);
+    drives_seed();
     free(record.data);
     free(cache.data);
 }

@@ -3,9 +3,10 @@
  *
  * What: byte 0 says which: 0 the record of segments that outlive a coordinator (4: its checksum is
  * made right), 1 the measured rates of a machine, 2 a drive's key and the public keys that may
- * talk to it (two files, a zero byte between them). Failure: sanitizer findings; abort() where a
- * record that contradicts itself or a rate that is none is handed out, where a key is not one, or
- * where rates that were stored beside the others are not found. Who calls it: libFuzzer
+ * talk to it (two files, a zero byte between them), 3 which drives were attached. Failure: sanitizer
+ * findings; abort() where a record that contradicts itself or a rate that is none is handed out,
+ * where a key is not one, where rates that were stored beside the others are not found, or where
+ * drives that were read are others once they have been written. Who calls it: libFuzzer
  * (tests/fuzz/run). Concurrency: one thread.
  */
 #include <fcntl.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "coordinator/drives_record.h"
 #include "coordinator/profile.h"
 #include "coordinator/tiers_record.h"
 #include "proto/drive_link.h"
@@ -27,18 +29,20 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static char folder[] = "/dev/shm/hill-fuzz-files-XXXXXX";
-static const char *const names[] = {TIERS_RECORD_NAME, "profiles.json", "own", "peers"};
+enum { FILES = 5 };
+static const char *const names[FILES] = {TIERS_RECORD_NAME, "profiles.json", "own", "peers",
+                                         "drives"};
 
 static const char *path(uint32_t which)
 {
-    static char texts[4][64];
+    static char texts[FILES][64];
     snprintf(texts[which], sizeof texts[which], "%s/%s", folder, names[which]);
     return texts[which];
 }
 
 static void remove_all(void)
 {
-    for (uint32_t i = 0; i < 4; i++)
+    for (uint32_t i = 0; i < FILES; i++)
         unlink(path(i));
     rmdir(folder);
 }
@@ -107,6 +111,25 @@ static void try_keys(const uint8_t *bytes, size_t size)
             abort();
 }
 
+static void try_drives(const uint8_t *bytes, size_t size)
+{
+    static struct drives_record r, again;
+    struct hill_why why;
+    write_file(path(4), bytes, size);
+    drives_record_read(folder, &r);
+    if (!r.n)
+        return;
+    if (r.n > LAYOUT_DRIVES_MAX || drives_record_write(folder, &r, &why))
+        abort();
+    drives_record_read(folder, &again);
+    for (uint32_t d = 0; d < r.n; d++) {
+        const struct drive_note *a = &r.drives[d], *b = &again.drives[d];
+        if (again.n != r.n || a->state > DRIVE_NOTE_PLAIN || a->state != b->state ||
+            a->cap_bytes != b->cap_bytes || strcmp(a->url, b->url) != 0)
+            abort();
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static bool made;
@@ -122,7 +145,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         try_record(data + 1, size - 1, data[0] & 4);
     else if (data[0] % 4 == 1)
         try_rates(data + 1, size - 1);
-    else
+    else if (data[0] % 4 == 2)
         try_keys(data + 1, size - 1);
+    else
+        try_drives(data + 1, size - 1);
     return 0;
 }
