@@ -15,6 +15,7 @@
 #include "coordinator/tiers_record.h"
 #include "coordinator/token_log.h"
 #include "model/arch.h"
+#include "kv/score.h"
 #include "model/blocks.h"
 #include "placement/trace.h"
 #include "proto/drive_link.h"

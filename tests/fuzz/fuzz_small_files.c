@@ -2,8 +2,8 @@
  * tests/fuzz/fuzz_small_files.c - any bytes as the small files that processes read when they start.
  *
  * What: byte 0 says which: 0 the record of segments that outlive a coordinator (4: its checksum is
- * made right), 1 the measured rates of a machine, 2 a drive's key and the public keys that may
- * talk to it (two files, a zero byte between them), 3 which drives were attached. Failure: sanitizer
+ * made right), 1 the measured rates of a machine, 2 a drive's key and the public keys that may talk
+ * to it (two files, a zero byte between them), 3 which drives were attached. Failure: sanitizer
  * findings; abort() where a record that contradicts itself or a rate that is none is handed out,
  * where a key is not one, where rates that were stored beside the others are not found, or where
  * drives that were read are others once they have been written. Who calls it: libFuzzer
