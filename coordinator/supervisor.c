@@ -10,6 +10,13 @@
 
 #define REAP_DELAY_MS 100 /* lets a dying worker's last words arrive before its end is acted on */
 
+/* Is it the agent of a drive that is being attached, which has not worked yet? */
+static bool is_new_drive(const struct supervisor *s, enum worker w)
+{
+    return s->change == CHANGE_ATTACH && w == WORKER_AGENT + s->change_drive &&
+           !s->workers.rows[w].ever_ready;
+}
+
 /* ---- a worker's end ---------------------------------------------------------------------- */
 
 static void log_end(const struct supervisor *s, const struct worker_row *row, int32_t pid,
@@ -38,8 +45,7 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         s->leaves_epoch_be = false;
         return;
     }
-    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT + s->change_drive && !row->ever_ready &&
-        row->wanted) {
+    if (is_new_drive(s, w) && row->wanted) {
         drive_undo_attach(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE,
                           row->failure_code ? row->failure_text
                                             : "the CSD agent ended before it was ready");
@@ -130,6 +136,21 @@ static void take_ready(void *owner, struct arrival *a)
         s->tiers_unready = 0;
 }
 
+/* Does a fatal Failure say that a worker cannot work with what is kept? What another worker has
+ * said stays said. */
+static bool spoils_tiers(const struct supervisor *s, enum worker w, int code)
+{
+    if (s->tiers_epoch == s->epoch)
+        return false; /* nothing was taken over */
+    if (!worker_is_agent(w))
+        return true;
+    /* a drive that is new has nothing of it, and one of another machine that cannot be reached says
+       nothing about it; a failing device here does */
+    bool unreached =
+        code == HILL_E_IO && strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
+    return !is_new_drive(s, w) && !unreached;
+}
+
 void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure)
 {
     struct worker_row *row = &s->workers.rows[w];
@@ -138,16 +159,12 @@ void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure 
         return;
     }
     worker_table_failure(&s->workers, w, failure->code, failure->text);
-    /* a drive of another machine that cannot be reached says nothing about what is kept; a failing
-     * device here does, and what another worker has said stays said */
-    bool unreached = worker_is_agent(w) && failure->code == HILL_E_IO &&
-                     strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
-    s->tiers_spoilt |= s->tiers_epoch < s->epoch && !unreached;
+    s->tiers_spoilt |= spoils_tiers(s, w, failure->code);
     if (s->ending || row->ever_ready || worker_failure_passes(failure->code)) {
         log_debug("%s cannot go on: %s", row->name, failure->text); /* it has said so itself */
         return;                                                     /* its exit does the rest */
     }
-    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT + s->change_drive) {
+    if (is_new_drive(s, w)) {
         drive_undo_attach(s, failure->code, failure->text);
     } else {
         char text[400];

@@ -3,16 +3,17 @@
  * comes and goes, and the end.
  *
  * What: starts and ends workers as worker_table.h says, creates and removes each epoch's segments,
- * configures who says Hello, changes the drive for a client, and ends everything in order. An epoch
- * is one set of segments: when a worker that knew it dies, the segments are unlinked, the next
- * epoch's are created, the survivors get a new Configure, and the dead worker gets its own at
- * Hello. The hot segment goes on to the next epoch while there are requests that can go on with it;
- * after three epochs that have not become ready with it, or when a worker says that it cannot work
- * with it, it is made anew. It goes on to the next coordinator, too (tiers_record.h), which begins
- * with the epoch after the last. It knows no request: whoever has some (service.h) is told through
- * the hooks. Who calls it: pipeline.c (the loop), the service. Concurrency: one thread. Failure: no
- * room for new segments while survivors still map the old ones: all are ended first, then it is
- * tried once more; what a restart cannot cure ends the pipeline with that worker's line and code.
+ * configures who says Hello, changes the drive for a client, and ends everything in order. An
+ * epoch is one set of segments: when a worker that knew it dies, the segments are unlinked, the
+ * next epoch's are created, the survivors get a new Configure, and the dead worker gets its own at
+ * Hello. The hot segment goes on to the next epoch while there are requests that can go on with
+ * it; after three epochs that have not become ready with it, or when a worker says that it cannot
+ * work with it (a drive that is being attached has nothing of it), it is made anew. It goes on to
+ * the next coordinator, too (tiers_record.h), which begins with the epoch after the last. It knows
+ * no request: whoever has some (service.h) is told through the hooks. Who calls it: pipeline.c
+ * (the loop), the service. Concurrency: one thread. Failure: no room for new segments while
+ * survivors still map the old ones: all are ended first, then it is tried once more; what a
+ * restart cannot cure ends the pipeline with that worker's line and code.
  */
 #pragma once
 
