@@ -144,11 +144,11 @@ static bool spoils_tiers(const struct supervisor *s, enum worker w, int code)
         return false; /* nothing was taken over */
     if (!worker_is_agent(w))
         return true;
-    /* a drive that is new has nothing of it, and one of another machine that cannot be reached says
-       nothing about it; a failing device here does */
+    /* a drive that is new has nothing of it; one that is busy, or of another machine and cannot be
+       reached, says nothing about it; a failing device here does */
     bool unreached =
         code == HILL_E_IO && strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
-    return !is_new_drive(s, w) && !unreached;
+    return !is_new_drive(s, w) && !unreached && code != HILL_E_BUSY;
 }
 
 void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure)
@@ -160,7 +160,9 @@ void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure 
     }
     worker_table_failure(&s->workers, w, failure->code, failure->text);
     s->tiers_spoilt |= spoils_tiers(s, w, failure->code);
-    if (s->ending || row->ever_ready || worker_failure_passes(failure->code)) {
+    /* the agent of a coordinator that was killed may have left transfers under way */
+    bool left = worker_is_agent(w) && failure->code == HILL_E_BUSY && supervisor_kept_tiers(s);
+    if (s->ending || row->ever_ready || left || worker_failure_passes(failure->code)) {
         log_debug("%s cannot go on: %s", row->name, failure->text); /* it has said so itself */
         return;                                                     /* its exit does the rest */
     }
