@@ -41,6 +41,11 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         log_end(s, row, pid, end->text);
     if (s->ending)
         return;
+    /* without a word: what is kept may be why. (Of several that are killed at once each dies so in
+       an epoch of its own: it is counted by itself.) */
+    if (knew_epoch && supervisor_kept_tiers(s) && s->children[w].ready_epoch != s->epoch &&
+        !row->failure_code)
+        s->children[w].unready_deaths++;
     if (worker_is_agent(w) && s->leaves_epoch_be && !row->wanted) {
         s->leaves_epoch_be = false;
         return;
@@ -132,17 +137,20 @@ static void take_ready(void *owner, struct arrival *a)
         log_info("%s (pid %d) is ready%s%s", row->name, (int)row->pid, *ready->device ? " on " : "",
                  ready->device);
     worker_table_ready_at(&s->workers, a->worker, clock_now_ns());
+    s->children[a->worker].ready_epoch = s->epoch;
     if (supervisor_ready(s))
-        s->tiers_unready = 0;
+        supervisor_tiers_work(s);
 }
 
 /* Does a fatal Failure say that a worker cannot work with what is kept? What another worker has
  * said stays said. */
 static bool spoils_tiers(const struct supervisor *s, enum worker w, int code)
 {
-    if (s->tiers_epoch == s->epoch)
-        return false; /* nothing was taken over */
-    if (!worker_is_agent(w))
+    if (s->tiers_epoch == s->epoch || s->children[w].ready_epoch == s->epoch)
+        return false;    /* nothing was taken over, or it has been, and it worked */
+    if (w == WORKER_GPU) /* its device and its memory are nobody's tiers */
+        return code != HILL_E_NODEV && code != HILL_E_NOMEM;
+    if (w == WORKER_SCORER)
         return true;
     /* a drive that is new has nothing of it; one that is busy, or of another machine and cannot be
        reached, says nothing about it; a failing device here does */
