@@ -41,10 +41,11 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         log_end(s, row, pid, end->text);
     if (s->ending)
         return;
-    /* without a word: what is kept may be why. (Of several that are killed at once each dies so in
-       an epoch of its own: it is counted by itself.) */
+    /* without another reason what is kept may be why. (Of several that are killed at once each dies
+       so in an epoch of its own: it is counted by itself.) */
+    bool says_why = row->failure_code && !worker_failure_passes(row->failure_code);
     if (knew_epoch && supervisor_kept_tiers(s) && s->children[w].ready_epoch != s->epoch &&
-        !row->failure_code)
+        !says_why)
         s->children[w].unready_deaths++;
     if (worker_is_agent(w) && s->leaves_epoch_be && !row->wanted) {
         s->leaves_epoch_be = false;
@@ -121,7 +122,7 @@ static void take_hello(void *owner, struct arrival *a)
     row->address = a->from;
     s->hooks.worker_came(s->hooks.context, w);
     worker_table_heartbeat(&s->workers, w, 0, clock_now_ns());
-    worker_table_configured(&s->workers, w);
+    worker_table_configured(&s->workers, w, clock_now_ns());
     supervisor_configure(s, w);
 }
 
@@ -152,11 +153,11 @@ static bool spoils_tiers(const struct supervisor *s, enum worker w, int code)
         return code != HILL_E_NODEV && code != HILL_E_NOMEM;
     if (w == WORKER_SCORER)
         return true;
-    /* a drive that is new has nothing of it; one that is busy, or of another machine and cannot be
-       reached, says nothing about it; a failing device here does */
+    /* a drive that is new has nothing of it; one that is busy, does not answer, or is of another
+       machine and cannot be reached, says nothing about it; a failing device here does */
     bool unreached =
         code == HILL_E_IO && strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
-    return !is_new_drive(s, w) && !unreached && code != HILL_E_BUSY;
+    return !is_new_drive(s, w) && !unreached && code != HILL_E_BUSY && !worker_failure_passes(code);
 }
 
 void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure)

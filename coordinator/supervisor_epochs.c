@@ -57,7 +57,7 @@ void supervisor_configure(struct supervisor *s, enum worker w)
     if (!s->epoch_exists)
         return; /* supervisor_new_epoch tells everyone who is there when it has created one */
     epoch_settings_to_wire(&wire, &now);
-    worker_table_configured(&s->workers, w);
+    worker_table_configured(&s->workers, w, clock_now_ns());
     int code = router_to_worker(s->router, w, &wire.message);
     if (code)
         log_warn("configuring %s failed: %s; it will be found dead", s->workers.rows[w].name,
