@@ -244,11 +244,16 @@ static void describe_hang(const struct supervisor *s, enum worker w, int64_t now
     }
 }
 
+static bool starts_workers(const struct supervisor *s)
+{
+    return !s->epoch_delayed && !s->ending;
+}
+
 static void do_action(struct supervisor *s, enum worker w, enum worker_action action,
                       int64_t now_ns)
 {
     struct worker_row *row = &s->workers.rows[w];
-    if (action == WORKER_DO_START && !s->epoch_delayed && !s->ending) {
+    if (action == WORKER_DO_START && starts_workers(s)) {
         supervisor_start(s, w);
     } else if (action == WORKER_DO_TERMINATE) {
         char how[96];
@@ -288,7 +293,7 @@ void supervisor_tick(struct supervisor *s, int64_t now_ns)
 
 int64_t supervisor_next_ns(const struct supervisor *s)
 {
-    int64_t next = worker_table_next_ns(&s->workers);
+    int64_t next = worker_table_next_ns(&s->workers, starts_workers(s));
     for (enum worker w = 0; w < WORKER_COUNT; w++)
         if (s->children[w].process.fd >= 0 && s->children[w].reap_at_ns < next)
             next = s->children[w].reap_at_ns;

@@ -337,13 +337,14 @@ enum worker_hang worker_table_hangs(const struct worker_table *table, enum worke
     return now_ns >= hangs_at(table, w, &how) ? how : WORKER_HANGS_NOT;
 }
 
-int64_t worker_table_next_ns(const struct worker_table *table)
+int64_t worker_table_next_ns(const struct worker_table *table, bool starts)
 {
     int64_t next = CLOCK_NEVER;
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         enum worker_action action;
         int64_t at = due_at(table, w, &action);
-        next = at < next ? at : next;
+        if (at < next && (starts || action != WORKER_DO_START))
+            next = at;
     }
     return next;
 }

@@ -173,8 +173,8 @@ enum worker_hang worker_table_hangs(const struct worker_table *table, enum worke
 /* How long its data loop may stand still. */
 int64_t worker_table_stuck_limit(const struct worker_table *table, enum worker w);
 /* When worker_table_due may next say something else (absolute ns, CLOCK_NEVER: at an event only).
- */
-int64_t worker_table_next_ns(const struct worker_table *table);
+ * Without starts: something else than WORKER_DO_START, which the caller does not carry out now. */
+int64_t worker_table_next_ns(const struct worker_table *table, bool starts);
 
 /* The worker whose process must end next in an orderly shutdown; WORKER_COUNT when none runs. */
 enum worker worker_table_stop_next(const struct worker_table *table);
