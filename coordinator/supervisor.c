@@ -116,7 +116,7 @@ static void take_hello(void *owner, struct arrival *a)
                  row->binary, hello->version, hello->protocol_version,
                  (unsigned long long)hello->records_version, HILL_VERSION, PROTO_VERSION,
                  PROTO_RECORDS_VERSION);
-        supervisor_end(s, HILL_E_UNSUPPORTED, text);
+        supervisor_end(s, HILL_E_PEER_GONE, text); /* after an upgrade another start cures it */
         return;
     }
     row->address = a->from;
