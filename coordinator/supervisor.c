@@ -17,6 +17,21 @@ static bool is_new_drive(const struct supervisor *s, enum worker w)
            !s->workers.rows[w].ever_ready;
 }
 
+/* Has the agent, which failed with that code, found no way to its drive's host? */
+static bool is_unreached(const struct supervisor *s, enum worker w, int code)
+{
+    return worker_is_agent(w) && code == HILL_E_IO &&
+           strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
+}
+
+/* --csd-on-loss wait: for a host that has been there, however long. */
+static bool waits_for_drive(const struct supervisor *s, enum worker w)
+{
+    const struct worker_row *row = &s->workers.rows[w];
+    return !s->settings->options.csd_degrades && row->ever_ready &&
+           is_unreached(s, w, row->failure_code);
+}
+
 /* ---- a worker's end ---------------------------------------------------------------------- */
 
 static void log_end(const struct supervisor *s, const struct worker_row *row, int32_t pid,
@@ -34,7 +49,8 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
     struct worker_row *row = &s->workers.rows[w];
     int32_t pid = row->pid;
     bool knew_epoch = row->address.length != 0;
-    bool given_up = worker_table_exited(&s->workers, w, end->orderly, clock_now_ns());
+    bool given_up =
+        worker_table_exited(&s->workers, w, end->orderly, clock_now_ns()) && !waits_for_drive(s, w);
     if (run_folder_write_pids(s->folder, &s->workers) == 0) /* else: it names one more, no harm */
         s->pids_lack_one = false;
     if (!given_up)
@@ -155,9 +171,8 @@ static bool spoils_tiers(const struct supervisor *s, enum worker w, int code)
         return true;
     /* a drive that is new has nothing of it; one that is busy, does not answer, or is of another
        machine and cannot be reached, says nothing about it; a failing device here does */
-    bool unreached =
-        code == HILL_E_IO && strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
-    return !is_new_drive(s, w) && !unreached && code != HILL_E_BUSY && !worker_failure_passes(code);
+    return !is_new_drive(s, w) && !is_unreached(s, w, code) && code != HILL_E_BUSY &&
+           !worker_failure_passes(code);
 }
 
 void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure)
