@@ -14,7 +14,8 @@
 #include "coordinator/notify.h"
 #include "coordinator/service.h"
 
-#define AWAY_NS CLOCK_MS(250) /* a loop that is late by less is not away */
+#define AWAY_NS      CLOCK_MS(250) /* a loop that is late by less is not away */
+#define IDS_AN_EPOCH UINT64_C(1000000)
 
 struct pipeline {
     struct router router;
@@ -48,6 +49,8 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
         code = supervisor_begin(&p->supervisor, why);
         if (!supervisor_kept_tiers(&p->supervisor)) /* before any client asks: nothing is there */
             request_book_stay_away(&p->service.book, false);
+        else /* an id names what is kept: a new request has none that the last coordinator gave */
+            request_book_skip_id(&p->service.book, p->supervisor.epoch * IDS_AN_EPOCH);
     }
     if (code) {
         pipeline_close(p);

@@ -10,6 +10,28 @@
 
 #define REAP_DELAY_MS 100 /* lets a dying worker's last words arrive before its end is acted on */
 
+/* Is it the agent of a drive that is being attached, which has not worked yet? */
+static bool is_new_drive(const struct supervisor *s, enum worker w)
+{
+    return s->change == CHANGE_ATTACH && w == WORKER_AGENT + s->change_drive &&
+           !s->workers.rows[w].ever_ready;
+}
+
+/* Has the agent, which failed with that code, found no way to its drive's host? */
+static bool is_unreached(const struct supervisor *s, enum worker w, int code)
+{
+    return worker_is_agent(w) && code == HILL_E_IO &&
+           strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
+}
+
+/* --csd-on-loss wait: for a host that has been there, however long. */
+static bool waits_for_drive(const struct supervisor *s, enum worker w)
+{
+    const struct worker_row *row = &s->workers.rows[w];
+    return !s->settings->options.csd_degrades && row->ever_ready &&
+           is_unreached(s, w, row->failure_code);
+}
+
 /* ---- a worker's end ---------------------------------------------------------------------- */
 
 static void log_end(const struct supervisor *s, const struct worker_row *row, int32_t pid,
@@ -27,19 +49,25 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
     struct worker_row *row = &s->workers.rows[w];
     int32_t pid = row->pid;
     bool knew_epoch = row->address.length != 0;
-    bool given_up = worker_table_exited(&s->workers, w, end->orderly, clock_now_ns());
+    bool given_up =
+        worker_table_exited(&s->workers, w, end->orderly, clock_now_ns()) && !waits_for_drive(s, w);
     if (run_folder_write_pids(s->folder, &s->workers) == 0) /* else: it names one more, no harm */
         s->pids_lack_one = false;
     if (!given_up)
         log_end(s, row, pid, end->text);
     if (s->ending)
         return;
+    /* without another reason what is kept may be why. (Of several that are killed at once each dies
+       so in an epoch of its own: it is counted by itself.) */
+    bool says_why = row->failure_code && !worker_failure_passes(row->failure_code);
+    if (knew_epoch && supervisor_kept_tiers(s) && s->children[w].ready_epoch != s->epoch &&
+        !says_why)
+        s->children[w].unready_deaths++;
     if (worker_is_agent(w) && s->leaves_epoch_be && !row->wanted) {
         s->leaves_epoch_be = false;
         return;
     }
-    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT + s->change_drive && !row->ever_ready &&
-        row->wanted) {
+    if (is_new_drive(s, w) && row->wanted) {
         drive_undo_attach(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE,
                           row->failure_code ? row->failure_text
                                             : "the CSD agent ended before it was ready");
@@ -104,13 +132,13 @@ static void take_hello(void *owner, struct arrival *a)
                  row->binary, hello->version, hello->protocol_version,
                  (unsigned long long)hello->records_version, HILL_VERSION, PROTO_VERSION,
                  PROTO_RECORDS_VERSION);
-        supervisor_end(s, HILL_E_UNSUPPORTED, text);
+        supervisor_end(s, HILL_E_PEER_GONE, text); /* after an upgrade another start cures it */
         return;
     }
     row->address = a->from;
     s->hooks.worker_came(s->hooks.context, w);
     worker_table_heartbeat(&s->workers, w, 0, clock_now_ns());
-    worker_table_configured(&s->workers, w);
+    worker_table_configured(&s->workers, w, clock_now_ns());
     supervisor_configure(s, w);
 }
 
@@ -126,8 +154,25 @@ static void take_ready(void *owner, struct arrival *a)
         log_info("%s (pid %d) is ready%s%s", row->name, (int)row->pid, *ready->device ? " on " : "",
                  ready->device);
     worker_table_ready_at(&s->workers, a->worker, clock_now_ns());
+    s->children[a->worker].ready_epoch = s->epoch;
     if (supervisor_ready(s))
-        s->tiers_unready = 0;
+        supervisor_tiers_work(s);
+}
+
+/* Does a fatal Failure say that a worker cannot work with what is kept? What another worker has
+ * said stays said. */
+static bool spoils_tiers(const struct supervisor *s, enum worker w, int code)
+{
+    if (s->tiers_epoch == s->epoch || s->children[w].ready_epoch == s->epoch)
+        return false;    /* nothing was taken over, or it has been, and it worked */
+    if (w == WORKER_GPU) /* its device and its memory are nobody's tiers */
+        return code != HILL_E_NODEV && code != HILL_E_NOMEM;
+    if (w == WORKER_SCORER)
+        return true;
+    /* a drive that is new has nothing of it; one that is busy, does not answer, or is of another
+       machine and cannot be reached, says nothing about it; a failing device here does */
+    return !is_new_drive(s, w) && !is_unreached(s, w, code) && code != HILL_E_BUSY &&
+           !worker_failure_passes(code);
 }
 
 void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure)
@@ -138,16 +183,14 @@ void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure 
         return;
     }
     worker_table_failure(&s->workers, w, failure->code, failure->text);
-    /* a drive of another machine that cannot be reached says nothing about what is kept; a failing
-     * device here does, and what another worker has said stays said */
-    bool unreached = worker_is_agent(w) && failure->code == HILL_E_IO &&
-                     strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
-    s->tiers_spoilt |= s->tiers_epoch < s->epoch && !unreached;
-    if (s->ending || row->ever_ready || worker_failure_passes(failure->code)) {
+    s->tiers_spoilt |= spoils_tiers(s, w, failure->code);
+    /* the agent of a coordinator that was killed may have left transfers under way */
+    bool left = worker_is_agent(w) && failure->code == HILL_E_BUSY && supervisor_kept_tiers(s);
+    if (s->ending || row->ever_ready || left || worker_failure_passes(failure->code)) {
         log_debug("%s cannot go on: %s", row->name, failure->text); /* it has said so itself */
         return;                                                     /* its exit does the rest */
     }
-    if (s->change == CHANGE_ATTACH && w == WORKER_AGENT + s->change_drive) {
+    if (is_new_drive(s, w)) {
         drive_undo_attach(s, failure->code, failure->text);
     } else {
         char text[400];
@@ -216,11 +259,16 @@ static void describe_hang(const struct supervisor *s, enum worker w, int64_t now
     }
 }
 
+static bool starts_workers(const struct supervisor *s)
+{
+    return !s->epoch_delayed && !s->ending;
+}
+
 static void do_action(struct supervisor *s, enum worker w, enum worker_action action,
                       int64_t now_ns)
 {
     struct worker_row *row = &s->workers.rows[w];
-    if (action == WORKER_DO_START && !s->epoch_delayed && !s->ending) {
+    if (action == WORKER_DO_START && starts_workers(s)) {
         supervisor_start(s, w);
     } else if (action == WORKER_DO_TERMINATE) {
         char how[96];
@@ -260,7 +308,7 @@ void supervisor_tick(struct supervisor *s, int64_t now_ns)
 
 int64_t supervisor_next_ns(const struct supervisor *s)
 {
-    int64_t next = worker_table_next_ns(&s->workers);
+    int64_t next = worker_table_next_ns(&s->workers, starts_workers(s));
     for (enum worker w = 0; w < WORKER_COUNT; w++)
         if (s->children[w].process.fd >= 0 && s->children[w].reap_at_ns < next)
             next = s->children[w].reap_at_ns;

@@ -3,16 +3,17 @@
  * comes and goes, and the end.
  *
  * What: starts and ends workers as worker_table.h says, creates and removes each epoch's segments,
- * configures who says Hello, changes the drive for a client, and ends everything in order. An epoch
- * is one set of segments: when a worker that knew it dies, the segments are unlinked, the next
- * epoch's are created, the survivors get a new Configure, and the dead worker gets its own at
- * Hello. The hot segment goes on to the next epoch while there are requests that can go on with it;
- * after three epochs that have not become ready with it, or when a worker says that it cannot work
- * with it, it is made anew. It goes on to the next coordinator, too (tiers_record.h), which begins
- * with the epoch after the last. It knows no request: whoever has some (service.h) is told through
- * the hooks. Who calls it: pipeline.c (the loop), the service. Concurrency: one thread. Failure: no
- * room for new segments while survivors still map the old ones: all are ended first, then it is
- * tried once more; what a restart cannot cure ends the pipeline with that worker's line and code.
+ * configures who says Hello, changes the drive for a client, and ends everything in order. An
+ * epoch is one set of segments: when a worker that knew it dies, the segments are unlinked, the
+ * next epoch's are created, the survivors get a new Configure, and the dead worker gets its own at
+ * Hello. The hot segment goes on to the next epoch while there are requests that can go on with
+ * it; after a worker has died three times before it was Ready with it, or when a worker says that
+ * it cannot work with it (a drive that is being attached has nothing of it), it is made anew. It
+ * goes on to the next coordinator, too (tiers_record.h), which begins with the epoch after the
+ * last. It knows no request: whoever has some (service.h) is told through the hooks. Who calls it:
+ * pipeline.c (the loop), the service. Concurrency: one thread. Failure: no room for new segments
+ * while survivors still map the old ones: all are ended first, then it is tried once more; what a
+ * restart cannot cure ends the pipeline with that worker's line and code.
  */
 #pragma once
 
@@ -54,15 +55,17 @@ struct supervisor {
     struct supervised {
         struct worker_process process; /* fd -1: none */
         struct worker_end end;
-        int64_t reap_at_ns; /* it has ended as `end` says; CLOCK_NEVER: not so far as is known */
+        int64_t reap_at_ns;   /* it has ended as `end` says; CLOCK_NEVER: not so far as is known */
+        uint32_t ready_epoch; /* the last in which it, or one before it, was Ready */
+        /* since all were ready: before it was Ready in an epoch that took the tiers over */
+        unsigned unready_deaths;
     } children[WORKER_COUNT];
     uint32_t epoch;
-    uint32_t tiers_epoch;   /* in which the hot segment was made; 0: there is none */
-    uint32_t tiers_unready; /* epochs in a row that took it over and never were ready */
-    bool tiers_spoilt;      /* a worker cannot work with what is kept */
-    bool epoch_exists;      /* its segments have been created */
-    bool epoch_delayed;     /* no room for new segments until the workers let go of the old ones */
-    int64_t plain_idle_ns;  /* since when no request runs beside a plain drive; 0: not so */
+    uint32_t tiers_epoch;  /* in which the hot segment was made; 0: there is none */
+    bool tiers_spoilt;     /* a worker cannot work with what is kept */
+    bool epoch_exists;     /* its segments have been created */
+    bool epoch_delayed;    /* no room for new segments until the workers let go of the old ones */
+    int64_t plain_idle_ns; /* since when no request runs beside a plain drive; 0: not so */
     enum drive_change change;
     uint32_t change_drive; /* whose change it is */
     struct proto_address change_client;

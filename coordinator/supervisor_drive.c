@@ -75,10 +75,15 @@ static void detach_now(struct supervisor *s, bool idle)
     log_info("detaching %s", settings_url(s->settings, s->change_drive));
     if (s->change != CHANGE_NONE) /* else the client has been answered: the drive was only read */
         set_change(s, CHANGE_DETACH);
-    s->leaves_epoch_be = !idle;
+    const struct worker_row *agent = &s->workers.rows[WORKER_AGENT + s->change_drive];
+    bool serves = agent->state == WORKER_READY;
+    s->leaves_epoch_be = !idle && worker_running(agent);
     settings_detach(s->settings, s->change_drive);
     supervisor_note_drives(s);
     want_agent(s, false, "because it is detached");
+    if (!idle &&
+        !serves) /* one before it has died meanwhile: the others wait for it in a new epoch */
+        supervisor_next_epoch(s, false, "the agent of a drive that nobody needs has died");
 }
 
 /* What does not fit M_0 stays on the drive, which a process without its accelerator reads. */

@@ -5,7 +5,7 @@
 #include "base/fault.h"
 #include "proto/party.h"
 
-#define TIERS_UNREADY_MAX 3u
+#define UNREADY_DEATHS_MAX 3u
 
 void supervisor_remove_segments(struct supervisor *s, bool keep)
 {
@@ -19,12 +19,20 @@ void supervisor_remove_segments(struct supervisor *s, bool keep)
     s->epoch_exists = false;
 }
 
+void supervisor_tiers_work(struct supervisor *s)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        s->children[w].unready_deaths = 0;
+}
+
 /* Does the hot segment go on to the next epoch? */
 static bool keeps_tiers(struct supervisor *s)
 {
-    bool keep = s->tiers_epoch && !s->tiers_spoilt && s->tiers_unready < TIERS_UNREADY_MAX &&
-                s->hooks.keeps_tiers(s->hooks.context);
-    s->tiers_unready = keep ? s->tiers_unready + 1 : 0;
+    bool keep = s->tiers_epoch && !s->tiers_spoilt && s->hooks.keeps_tiers(s->hooks.context);
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        keep &= s->children[w].unready_deaths < UNREADY_DEATHS_MAX;
+    if (!keep)
+        supervisor_tiers_work(s); /* they are made anew */
     s->tiers_spoilt = false;
     return keep;
 }
@@ -49,7 +57,7 @@ void supervisor_configure(struct supervisor *s, enum worker w)
     if (!s->epoch_exists)
         return; /* supervisor_new_epoch tells everyone who is there when it has created one */
     epoch_settings_to_wire(&wire, &now);
-    worker_table_configured(&s->workers, w);
+    worker_table_configured(&s->workers, w, clock_now_ns());
     int code = router_to_worker(s->router, w, &wire.message);
     if (code)
         log_warn("configuring %s failed: %s; it will be found dead", s->workers.rows[w].name,

@@ -24,6 +24,8 @@ void supervisor_give_up(struct supervisor *s, enum worker w, const char *how);
 void supervisor_next_epoch(struct supervisor *s, bool counts, const char *reason);
 /* Tell a worker the current epoch's settings, if there is one. */
 void supervisor_configure(struct supervisor *s, enum worker w);
+/* All are ready with what was kept: no earlier death was due to it. */
+void supervisor_tiers_work(struct supervisor *s);
 /* keep: all but the hot segment. */
 void supervisor_remove_segments(struct supervisor *s, bool keep);
 

@@ -148,9 +148,10 @@ void worker_table_started(struct worker_table *table, enum worker w, int32_t pid
     step(row, WORKER_SPAWNED);
 }
 
-void worker_table_configured(struct worker_table *table, enum worker w)
+void worker_table_configured(struct worker_table *table, enum worker w, int64_t now_ns)
 {
-    step(&table->rows[w], WORKER_TOLD);
+    if (step(&table->rows[w], WORKER_TOLD)) /* a further one finds it still at the one before */
+        table->rows[w].told_ns = now_ns;
 }
 
 void worker_table_ready_at(struct worker_table *table, enum worker w, int64_t now_ns)
@@ -183,6 +184,7 @@ void worker_table_loop(struct worker_table *table, enum worker w, int64_t stuck_
     int64_t since_ready = now_ns - row->said_ready_ns;
     bool overtaken = row->state == WORKER_READY && since_ready < stuck_ns;
     row->stuck_ns = overtaken ? since_ready : stuck_ns;
+    row->stuck_since_ns = now_ns - row->stuck_ns;
     row->longest_ns = longest_ns;
 }
 
@@ -280,7 +282,7 @@ int64_t worker_table_stuck_limit(const struct worker_table *table, enum worker w
 {
     const struct worker_row *row = &table->rows[w];
     int64_t limit = table->limits.stuck_ns, longest = row->longest_ns * WORKER_STUCK_LONGEST;
-    if (row->state == WORKER_CONFIGURED)
+    if (row->state == WORKER_CONFIGURED && row->stuck_since_ns >= row->told_ns)
         limit *= WORKER_STUCK_CONFIGURED;
     return longest > limit ? longest : limit;
 }
@@ -335,13 +337,14 @@ enum worker_hang worker_table_hangs(const struct worker_table *table, enum worke
     return now_ns >= hangs_at(table, w, &how) ? how : WORKER_HANGS_NOT;
 }
 
-int64_t worker_table_next_ns(const struct worker_table *table)
+int64_t worker_table_next_ns(const struct worker_table *table, bool starts)
 {
     int64_t next = CLOCK_NEVER;
     for (enum worker w = 0; w < WORKER_COUNT; w++) {
         enum worker_action action;
         int64_t at = due_at(table, w, &action);
-        next = at < next ? at : next;
+        if (at < next && (starts || action != WORKER_DO_START))
+            next = at;
     }
     return next;
 }

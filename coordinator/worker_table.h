@@ -72,7 +72,8 @@ enum worker_hang {
 #define WORKER_TRIES            10u /* deaths in a row without progress */
 #define WORKER_TRIES_UNREADY    5u  /* of a worker that was never Ready */
 #define WORKER_STUCK_LONGEST    4 /* times the longest turn that its data loop has come back from */
-#define WORKER_STUCK_CONFIGURED 10 /* times as long while kernels are built and weights loaded */
+/* times as long while kernels are built and weights loaded: a stall that began with Configure */
+#define WORKER_STUCK_CONFIGURED 10
 
 /* When silence and standing still are a hang. */
 struct worker_limits {
@@ -100,9 +101,11 @@ struct worker_row {
     bool progressed;    /* this process did something of use */
     int64_t started_ns, ready_ns, heartbeat_ns, kill_at_ns;
     int64_t said_ready_ns; /* the last time */
+    int64_t told_ns;       /* CONFIGURED: since when; what stood still before is not loading */
     bool killed;
     uint64_t work_done;
     int64_t stuck_ns, longest_ns; /* of its data loop's turns: the one under way, the longest */
+    int64_t stuck_since_ns;       /* began the one under way */
     uint64_t cpu_ms, rss_bytes;   /* as of the last heartbeat */
     char device[128];
     int failure_code; /* of its last Failure; 0: none */
@@ -135,7 +138,7 @@ void worker_table_started(struct worker_table *table, enum worker w, int32_t pid
                           uint64_t start_time, int64_t now_ns);
 /* There was no room for a process: as a death without progress, true when it has been given up. */
 bool worker_table_not_started(struct worker_table *table, enum worker w, int64_t now_ns);
-void worker_table_configured(struct worker_table *table, enum worker w);
+void worker_table_configured(struct worker_table *table, enum worker w, int64_t now_ns);
 void worker_table_ready_at(struct worker_table *table, enum worker w, int64_t now_ns);
 void worker_table_heartbeat(struct worker_table *table, enum worker w, uint64_t work_done,
                             int64_t now_ns);
@@ -170,8 +173,8 @@ enum worker_hang worker_table_hangs(const struct worker_table *table, enum worke
 /* How long its data loop may stand still. */
 int64_t worker_table_stuck_limit(const struct worker_table *table, enum worker w);
 /* When worker_table_due may next say something else (absolute ns, CLOCK_NEVER: at an event only).
- */
-int64_t worker_table_next_ns(const struct worker_table *table);
+ * Without starts: something else than WORKER_DO_START, which the caller does not carry out now. */
+int64_t worker_table_next_ns(const struct worker_table *table, bool starts);
 
 /* The worker whose process must end next in an orderly shutdown; WORKER_COUNT when none runs. */
 enum worker worker_table_stop_next(const struct worker_table *table);

@@ -13,7 +13,9 @@
 #include "placement/placement.h"
 #include "pool/pool.h"
 
-#define AGENT_DEADLINE_MS 30000
+/* The coordinator replaces an agent that stands still before (--stall-ms, 30 s), and the GPU worker
+ * waits longer for what it has asked (60 s). */
+#define AGENT_DEADLINE_MS 45000
 
 _Static_assert((int)HILL__PLACEMENT__PLACEMENT_RECENCY == PLACEMENT_RECENCY &&
                    (int)HILL__PLACEMENT__PLACEMENT_BKP == PLACEMENT_BKP &&

@@ -22,6 +22,7 @@
 #include "base/log.h"
 
 #define SLOW_MS 5000 /* a transfer unanswered for so long is worth a line */
+#define LOCK_MS 2000 /* what an agent that was killed has left under way holds its lock */
 
 /* A piece of an extent that is in flight or waits to be submitted again. */
 struct piece {
@@ -183,6 +184,18 @@ static int open_file(struct file_io *io, const char *path, const struct csd_opti
     return 0;
 }
 
+/* 0 or errno. */
+static int lock(int fd)
+{
+    int64_t deadline = clock_deadline_ms(LOCK_MS);
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK || clock_now_ns() >= deadline)
+            return errno;
+        usleep(10000);
+    }
+    return 0;
+}
+
 static int check_and_lock(struct file_io *io, const char *path, struct hill_why *why)
 {
     struct stat status;
@@ -194,10 +207,11 @@ static int check_and_lock(struct file_io *io, const char *path, struct hill_why 
         return hill_fail(why, HILL_E_INVALID,
                          "cannot use '%.300s' as cold pool: neither a file nor a block device",
                          path);
-    if (flock(io->fd, LOCK_EX | LOCK_NB) != 0)
-        return hill_fail(why, errno == EWOULDBLOCK ? HILL_E_BUSY : hill_from_errno(errno),
+    int err = lock(io->fd);
+    if (err)
+        return hill_fail(why, err == EWOULDBLOCK ? HILL_E_BUSY : hill_from_errno(err),
                          "cannot lock cold pool '%.300s': %s", path,
-                         errno == EWOULDBLOCK ? "another agent uses it" : strerror(errno));
+                         err == EWOULDBLOCK ? "another agent uses it" : strerror(err));
     return 0;
 }
 

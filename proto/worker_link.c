@@ -54,6 +54,7 @@ struct worker_link {
     struct shm_doorbell own_bell, *bell;
     _Atomic bool stopping, closing;
     _Atomic uint32_t looks; /* of the data loop at its mailbox or its end, and Ready */
+    _Atomic bool loaded;    /* a turn ends with Ready */
     _Atomic uint64_t work;
     _Atomic uint32_t epoch;
     pid_t parent;
@@ -62,7 +63,7 @@ struct worker_link {
     struct {
         uint32_t looks;
         int64_t since_ns,
-            longest_ns; /* it stands still since; the longest that it did and went on */
+            longest_ns; /* it stands still since; the longest that it did and went on, but to load */
     } loop;
     /* alone */
     void (*sent)(void *context, const Hill__Message *message); /* NULL: there is a coordinator */
@@ -187,7 +188,9 @@ static void watch_loop(struct worker_link *link, int64_t now_ns)
     if (looks == link->loop.looks && !asleep)
         return;
     int64_t stood = now_ns - link->loop.since_ns;
-    if (stood > link->loop.longest_ns)
+    /* relaxed: it comes before the look of its Ready, which is looked for again in a moment */
+    bool loaded = atomic_exchange_explicit(&link->loaded, false, memory_order_relaxed);
+    if (!loaded && stood > link->loop.longest_ns)
         link->loop.longest_ns = stood;
     link->loop.looks = looks;
     link->loop.since_ns = now_ns;
@@ -558,6 +561,7 @@ void worker_link_ready(struct worker_link *link, uint32_t epoch, const char *dev
     ready.epoch = epoch;
     ready.device = (char *)(device ? device : "");
     ready.resident_bytes = resident_bytes;
+    atomic_store_explicit(&link->loaded, true, memory_order_relaxed); /* see watch_loop */
     note_look(link);
     worker_link_send(link, &PROTO_MESSAGE(READY, ready, &ready));
 }

@@ -60,7 +60,8 @@ bool worker_link_stopping(struct worker_link *link);
 
 /* Heartbeats say for how long the data loop has called neither worker_link_poll,
  * _stopping nor _ready, nor slept on the doorbell: the coordinator ends a process that stands still
- * (--stall-ms). They also carry this counter; the data loop bumps it. */
+ * (--stall-ms, or four times the longest turn; one that ends with Ready does not count: what loads
+ * for long is not slow afterwards). They also carry this counter; the data loop bumps it. */
 void worker_link_work_done(struct worker_link *link, uint64_t count);
 void worker_link_set_epoch(struct worker_link *link, uint32_t epoch);
 /* Heartbeats carry these n from now on (copied; 0: no change); packs and allocates: a few times a

@@ -269,6 +269,8 @@ static void test_a_data_loop_that_stands_still_is_replaced(void **state)
     await_notice("STATUS=ready");
     pid_t request = ask(), before = worker("gpu_worker");
     hold_data_loop(before);
+    usleep(1000000); /* until heartbeats have said so: it gets no time to load with what follows */
+    kill(worker("cpu_scorer"), SIGKILL);
     await_notice("STATUS=waiting");
     await_notice("STATUS=ready");
     held = 0;

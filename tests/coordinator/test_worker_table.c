@@ -38,7 +38,7 @@ static void start(enum worker w)
 static void make_ready(enum worker w)
 {
     start(w);
-    worker_table_configured(&table, w);
+    worker_table_configured(&table, w, now);
     worker_table_ready_at(&table, w, now);
     worker_table_heartbeat(&table, w, 0, now);
 }
@@ -101,14 +101,14 @@ static void test_ready_is_not_started(void **state)
         start(w);
     assert_false(worker_table_ready(&table));
     for (enum worker w = 0; w <= WORKER_AGENT; w++)
-        worker_table_configured(&table, w);
+        worker_table_configured(&table, w, now);
     assert_false(worker_table_ready(&table));
     for (enum worker w = 0; w <= WORKER_AGENT; w++) {
         assert_false(worker_table_ready(&table));
         worker_table_ready_at(&table, w, now);
     }
     assert_true(worker_table_ready(&table));
-    worker_table_configured(&table, WORKER_SCORER); /* of the next epoch */
+    worker_table_configured(&table, WORKER_SCORER, now); /* of the next epoch */
     assert_false(worker_table_ready(&table));
 }
 
@@ -256,9 +256,28 @@ static void test_a_data_loop_that_stands_still_is_a_hang(void **state)
     assert_int_equal(says_stuck(23.9), WORKER_HANGS_NOT);
     assert_int_equal(says_stuck(24), WORKER_HANGS_STUCK);
     table.rows[WORKER_GPU].longest_ns = 0;
-    worker_table_configured(&table, WORKER_GPU); /* builds kernels */
+    worker_table_configured(&table, WORKER_GPU, now - 200 * SECOND); /* builds kernels */
     assert_int_equal(says_stuck(199), WORKER_HANGS_NOT);
     assert_int_equal(says_stuck(200), WORKER_HANGS_STUCK);
+}
+
+/* The epochs that others begin do not make it one that loads. */
+static void test_who_hung_before_a_configure_does_not_load(void **state)
+{
+    (void)state;
+    make_ready(WORKER_GPU);
+    now += 1000 * SECOND;
+    worker_table_configured(&table, WORKER_GPU, now - 5 * SECOND);
+    assert_int_equal(says_stuck(19.9), WORKER_HANGS_NOT);
+    assert_int_equal(says_stuck(20), WORKER_HANGS_STUCK);
+    now += 10 * SECOND;
+    worker_table_configured(&table, WORKER_GPU, now); /* nor does another one */
+    assert_int_equal(says_stuck(30), WORKER_HANGS_STUCK);
+    worker_table_ready_at(&table, WORKER_GPU, now);
+    worker_table_configured(&table, WORKER_GPU, now);
+    now += 40 * SECOND;
+    worker_table_configured(&table, WORKER_GPU, now); /* comes while it still loads */
+    assert_int_equal(says_stuck(40), WORKER_HANGS_NOT);
 }
 
 static void test_nobody_is_silent_while_the_caller_is_away(void **state)
@@ -287,7 +306,7 @@ static void test_a_stopping_worker_becomes_neither_configured_nor_ready(void **s
     (void)state;
     make_ready(WORKER_GPU);
     worker_table_terminated(&table, WORKER_GPU, WORKER_KILL_NS, now);
-    worker_table_configured(&table, WORKER_GPU);
+    worker_table_configured(&table, WORKER_GPU, now);
     worker_table_ready_at(&table, WORKER_GPU, now);
     assert_int_equal(table.rows[WORKER_GPU].state, WORKER_STOPPING);
 }
@@ -342,7 +361,7 @@ static void test_stop_order(void **state)
     }
     assert_int_equal(worker_table_stop_next(&table), WORKER_COUNT);
     assert_false(worker_table_any_running(&table));
-    assert_true(worker_table_next_ns(&table) == CLOCK_NEVER);
+    assert_true(worker_table_next_ns(&table, true) == CLOCK_NEVER);
 }
 
 static void test_next_deadline_is_the_earliest(void **state)
@@ -351,9 +370,11 @@ static void test_next_deadline_is_the_earliest(void **state)
     for (enum worker w = 0; w <= WORKER_AGENT; w++)
         make_ready(w);
     worker_table_heartbeat(&table, WORKER_GPU, 0, now + SECOND);
-    assert_true(worker_table_next_ns(&table) == now + 2 * SECOND);
+    assert_true(worker_table_next_ns(&table, true) == now + 2 * SECOND);
     worker_table_exited(&table, WORKER_AGENT, false, now);
-    assert_true(worker_table_next_ns(&table) == now + SECOND / 4);
+    assert_true(worker_table_next_ns(&table, true) == now + SECOND / 4);
+    /* one that is not started now is nothing to wake up for */
+    assert_true(worker_table_next_ns(&table, false) == now + 2 * SECOND);
 }
 
 static void test_lookups(void **state)
@@ -391,6 +412,7 @@ int main(void)
         T(test_an_orderly_end_does_not_count),
         T(test_silence_is_answered_by_term_then_kill),
         T(test_a_data_loop_that_stands_still_is_a_hang),
+        T(test_who_hung_before_a_configure_does_not_load),
         T(test_nobody_is_silent_while_the_caller_is_away),
         T(test_a_second_term_does_not_move_the_kill),
         T(test_a_stopping_worker_becomes_neither_configured_nor_ready),

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <linux/magic.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -389,6 +390,30 @@ static void test_a_file_has_one_user(void **state)
     assert_int_equal(file_io_open(&second, folder, &options, &why), HILL_E_IO);
 }
 
+/* As the transfers of an agent that was killed hold it, until the drive has answered them. */
+static void *hold_for_a_while(void *first)
+{
+    usleep(300000);
+    file_io_close(first);
+    return NULL;
+}
+
+static void test_a_lock_that_is_let_go_soon_is_waited_for(void **state)
+{
+    struct csd_options options = {.create = true};
+    struct file_io *first, *second;
+    struct hill_why why = {""};
+    pthread_t holder;
+
+    (void)state;
+    assert_int_equal(file_io_open(&first, pool_path(), &options, &why), 0);
+    assert_int_equal(truncate(pool_path(), CSD_ALIGN), 0); /* or closing it removes it */
+    assert_int_equal(pthread_create(&holder, NULL, hold_for_a_while, first), 0);
+    assert_int_equal(file_io_open(&second, pool_path(), &options, &why), 0);
+    pthread_join(holder, NULL);
+    file_io_close(second);
+}
+
 /* Jobs of many small reads (more than the depth together), finished in another order than started,
  * with a plain run in between. */
 static void read_jobs(const struct csd_options *options, bool pinned)
@@ -557,6 +582,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_file_that_may_not_be_opened_is_said, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_a_file_has_one_user, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_a_lock_that_is_let_go_soon_is_waited_for, make_folder,
+                                        remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -63,11 +63,27 @@ detached() { # what it says, in numbers
     grep -q 'stay until' "$work/said" && n_plain=$((n_plain + 1))
 }
 
-# Somebody's file: refused and left as it is, and requests go on.
+# Of the requests that decode: "ID TOKENS", a line each.
+progress() { status | jq -r '.requests[] | select(.predicted_tokens > 0) | "\(.request) \(.predicted_tokens)"'; }
+far() { status_is '[.requests[].predicted_tokens] | max > 60'; }
+go_on() { # those of progress decode again, or are over
+    status_is '[.requests[] | select(.request | IN('"$(cut -d' ' -f1 "$work/progress" | paste -sd,)"')) | .predicted_tokens > 0] | all'
+}
+
+# Somebody's file: refused and left as it is, and requests go on where they were.
 not_attached() {
+    local id tokens
     echo "somebody's" >"$work/foreign"
+    wait_for 60 far || fail "a foreign file: no request decodes"
+    progress >"$work/progress"
     hillctl attach "file:$work/foreign" >"$work/said" 2>&1 && fail "a foreign file was attached"
     expect "a foreign file: refused in a line, and as it was" "$(wc -l <"$work/said") $(cat "$work/foreign")" "1 somebody's"
+    wait_for 60 go_on || fail "a foreign file: requests do not go on"
+    progress >"$work/now"
+    while read -r id tokens; do
+        awk -v id="$id" -v tokens="$tokens" '$1 == id && $2 < tokens { exit 1 }' "$work/now" ||
+            fail "a foreign file: request $id had $tokens tokens, now: $(tr '\n' ' ' <"$work/now")"
+    done <"$work/progress"
 }
 
 cycle() { # I

@@ -87,6 +87,7 @@ for name in 1 2; do went_on "killed in decode" $name; done
 
 # --- one that goes on with decoded entries goes on with them, for they were kept
 "$bin/hillctl" generate -f "$work/prompt.3" -n 60 --temp 0 "${common[@]}" >"$work/out.said" || fail "the request that is named later"
+expect "its id is none that the last coordinator may have given" "$(jq '.request_id > 1000000' "$work/out.said")" true
 asks[after]="-p more --after $(jq .request_id "$work/out.said") -n 300 --temp 0"
 ask 1 & first=$!
 wait_for 30 decoding 1 5 || fail "no token"

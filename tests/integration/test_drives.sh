@@ -58,6 +58,16 @@ wait
 same "one is killed while a request decodes" killed
 expect "restarts" "$(jq -c .restarts "$work/killed.json")" '{"gpu_worker":0,"cpu_scorer":0,"csd_agent":1,"coordinator":0}'
 
+# all workers at once, as when memory is short: more deaths in a row than one worker may have before it is ready
+ask "$work/all_killed" &
+wait_for 60 decodes || fail "no request decodes"
+mapfile -t pids < <(status | jq '.workers[].pid | select(. > 0)')
+kill -KILL "${pids[@]}"
+wait
+same "all workers are killed while a request decodes" all_killed
+expect "it goes on" "$(jq -c '.recovery | [.attempts, .units_repeated, .steps_repeated <= 8]' "$work/all_killed.json")" "[2,0,true]"
+expect "all have died, one of them for the second time" "${#pids[@]} $(jq -c .restarts "$work/all_killed.json")" '6 {"gpu_worker":1,"cpu_scorer":1,"csd_agent":5,"coordinator":0}'
+
 expect_one_line "detach: which" 100 hillctl detach
 expect_one_line "detach: not there" 100 hillctl detach file:/nowhere
 expect_one_line "attach: no place" 100 hillctl attach "file:$work/5.pool"

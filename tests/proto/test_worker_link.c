@@ -200,7 +200,8 @@ static void heartbeats_carry_usage_and_the_latest_statistics(void **state)
     waitpid(pid, NULL, 0);
 }
 
-/* A worker whose data loop stands still until something comes down the pipe, and then sleeps. */
+/* A worker whose data loop stands still until something comes down the pipe, and then sleeps; "r":
+ * it was loading. */
 static pid_t start_standing(struct stage *s, int gate[2])
 {
     assert_int_equal(pipe(gate), 0);
@@ -211,6 +212,8 @@ static pid_t start_standing(struct stage *s, int gate[2])
         if (worker_link_open(&link, 3, argv, HILL__ROLE__ROLE_GPU_WORKER, "hill-test", "test") ||
             read(gate[0], &byte, 1) != 1)
             _exit(9);
+        if (byte == 'r')
+            worker_link_ready(link, 1, "a device", 0);
         while (!worker_link_stopping(link)) {
             uint32_t seen = shm_doorbell_read(worker_link_doorbell(link));
             if (!worker_link_stopping(link))
@@ -254,6 +257,28 @@ static void heartbeats_say_that_the_data_loop_stands_still(void **state)
     kill(pid, SIGTERM);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(gate[0]);
+    close(gate[1]);
+}
+
+static void to_load_is_no_turn(void **state)
+{
+    struct stage *s = *state;
+    struct proto_address from;
+    int gate[2], status;
+    pid_t pid = start_standing(s, gate);
+    proto_free(expect(s->control, &from, HILL__MESSAGE__BODY_HELLO));
+    send_attach(s, &from, "file:x");
+    await_heartbeat(s, 2000, UINT32_MAX, 0);
+    assert_int_equal(write(gate[1], "r", 1), 1);
+    await_heartbeat(s, 0, 0, 0);
+    for (int i = 0; i < 3; i++) {
+        Hill__Message *message = expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT);
+        assert_true(message->heartbeat->longest_ms < 2000);
+        proto_free(message);
+    }
+    kill(pid, SIGTERM);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
     close(gate[0]);
     close(gate[1]);
 }
@@ -332,6 +357,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(heartbeats_say_that_the_data_loop_stands_still, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(to_load_is_no_turn, setup, teardown),
         cmocka_unit_test_setup_teardown(sigterm_ends_it, setup, teardown),
         cmocka_unit_test_setup_teardown(without_a_run_folder_it_fails_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(without_an_answer_it_gives_up, setup, teardown),
