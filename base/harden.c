@@ -32,6 +32,29 @@
 #define SANITIZED false
 #endif
 
+/* What the headers of the machine that builds may not have yet; the kernel that runs is asked. */
+#ifndef LANDLOCK_ACCESS_FS_TRUNCATE
+#define LANDLOCK_ACCESS_FS_TRUNCATE (1ULL << 14)
+#endif
+#ifndef LANDLOCK_ACCESS_NET_BIND_TCP
+#define LANDLOCK_ACCESS_NET_BIND_TCP    (1ULL << 0)
+#define LANDLOCK_ACCESS_NET_CONNECT_TCP (1ULL << 1)
+#endif
+#ifndef LANDLOCK_SCOPE_SIGNAL
+#define LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET (1ULL << 0)
+#define LANDLOCK_SCOPE_SIGNAL               (1ULL << 1)
+#endif
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
+#ifndef SYS_setxattrat
+#define SYS_setxattrat    463
+#define SYS_removexattrat 466
+#endif
+#ifndef SYS_file_setattr
+#define SYS_file_setattr 469
+#endif
+
 static bool switched_off(void)
 {
     const char *text = getenv("HILL_HARDEN");
@@ -66,7 +89,8 @@ bool harden_process(void)
 /* ---- seccomp ----------------------------------------------------------------------------- */
 
 /* What no worker calls, whatever library it has loaded: looking into other processes, the machine's
- * settings, other users, sockets that listen. */
+ * settings, other users, sockets that listen, a new io_uring (it makes sockets and opens files past
+ * a filter; the agent has made its own before, csd_agent/file_io.h). */
 static const uint16_t refused[] = {
     SYS_ptrace,
     SYS_process_vm_readv,
@@ -123,6 +147,7 @@ static const uint16_t refused[] = {
     SYS_fchownat,
     SYS_bind,
     SYS_listen,
+    SYS_io_uring_setup,
 #if defined(__x86_64__)
     SYS_kexec_file_load,
     SYS_iopl,
@@ -135,15 +160,28 @@ static const uint16_t refused[] = {
 /* Beside these, of one that starts no programs: exec, and signals to others. */
 static const uint16_t refused_without_programs[] = {SYS_execve, SYS_execveat, SYS_tkill};
 
+/* Beside these, of one that names its files: who owns a file, its mode, times and attributes, which
+ * Landlock leaves to every path. */
+static const uint16_t refused_without_files[] = {
+    SYS_fchmod,       SYS_fchmodat,      SYS_fchmodat2,    SYS_utimensat,   SYS_setxattr,
+    SYS_lsetxattr,    SYS_fsetxattr,     SYS_setxattrat,   SYS_removexattr, SYS_lremovexattr,
+    SYS_fremovexattr, SYS_removexattrat, SYS_file_setattr,
+#if defined(__x86_64__)
+    SYS_chmod,        SYS_utime,         SYS_utimes,       SYS_futimesat,
+#endif
+};
+
 /* Beside these, of one that takes no connections. */
 static const uint16_t refused_without_accepting[] = {SYS_accept, SYS_accept4};
 
 #define REFUSED  (sizeof refused / sizeof *refused)
 #define PROGRAMS (sizeof refused_without_programs / sizeof *refused_without_programs)
+#define FILES    (sizeof refused_without_files / sizeof *refused_without_files)
 #define ACCEPTS  (sizeof refused_without_accepting / sizeof *refused_without_accepting)
 
 struct filter {
-    struct sock_filter lines[2 * (REFUSED + PROGRAMS + ACCEPTS) + 24]; /* two for each number */
+    /* two for each number, five for each that is allowed with one argument */
+    struct sock_filter lines[2 * (REFUSED + PROGRAMS + FILES + ACCEPTS) + 5 * 5 + 8];
     unsigned short n;
 };
 
@@ -197,6 +235,8 @@ static bool set_filter(const struct harden_needs *needs)
         refuse(&f, refused[i]);
     for (unsigned i = 0; !programs && i < PROGRAMS; i++)
         refuse(&f, refused_without_programs[i]);
+    for (unsigned i = 0; !needs->files && i < FILES; i++)
+        refuse(&f, refused_without_files[i]);
     for (unsigned i = 0; !accepts && i < ACCEPTS; i++)
         refuse(&f, refused_without_accepting[i]);
     if (!needs->connects)
@@ -204,6 +244,8 @@ static bool set_filter(const struct harden_needs *needs)
     if (!programs) { /* a program that it started would have another pid */
         only_with(&f, SYS_kill, (uint32_t)getpid());
         only_with(&f, SYS_tgkill, (uint32_t)getpid());
+        only_with(&f, SYS_rt_sigqueueinfo, (uint32_t)getpid());
+        only_with(&f, SYS_rt_tgsigqueueinfo, (uint32_t)getpid());
     }
     end_with(&f, SECCOMP_RET_ALLOW);
     struct sock_fprog program = {.len = f.n, .filter = f.lines};
@@ -225,7 +267,14 @@ bool harden_has_seccomp(void)
     (LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_DIR |  \
      LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK | \
      LANDLOCK_ACCESS_FS_MAKE_SYM)
-#define OF_FILES (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE)
+#define OF_FILES                                                                                   \
+    (LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_TRUNCATE)
+
+/* struct landlock_ruleset_attr of version 6; an older kernel takes what is longer than its own as
+ * long as the rest is zero. */
+struct ruleset {
+    uint64_t files, net, scopes;
+};
 
 int harden_landlock_version(void)
 {
@@ -247,16 +296,35 @@ static bool grant(int rules, const char *path, uint64_t access)
     return granted;
 }
 
+/* What is ruled. Who opens any file is in a domain by the rules of TCP alone, for rules of files
+ * would refuse it to move a file to another folder; a domain's processes look into none outside. */
+static struct ruleset handled_by(const struct harden_needs *needs, int version)
+{
+    struct ruleset handled = {0};
+    if (!needs->files)
+        handled.files = READS | WRITES | OTHERS | (version >= 3 ? LANDLOCK_ACCESS_FS_TRUNCATE : 0);
+    if (version >= 4)
+        handled.net =
+            LANDLOCK_ACCESS_NET_BIND_TCP | (needs->connects ? 0 : LANDLOCK_ACCESS_NET_CONNECT_TCP);
+    if (version >= 6) /* drivers may talk to a service by an abstract name */
+        handled.scopes =
+            LANDLOCK_SCOPE_SIGNAL | (needs->files ? 0 : LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET);
+    return handled;
+}
+
 static bool set_rules(const struct harden_needs *needs)
 {
-    struct landlock_ruleset_attr handled = {.handled_access_fs = READS | WRITES | OTHERS};
-    int rules =
-        (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled.handled_access_fs, 0);
+    struct ruleset handled = handled_by(needs, harden_landlock_version());
+    uint64_t reads = handled.files & READS,
+             writes = handled.files & (READS | WRITES | LANDLOCK_ACCESS_FS_TRUNCATE);
+    if (!handled.files && !handled.net)
+        return false;
+    int rules = (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0);
     bool held = rules >= 0;
-    for (const char *const *path = needs->reads; held && path && *path; path++)
-        held = grant(rules, *path, READS);
-    for (const char *const *path = needs->writes; held && path && *path; path++)
-        held = grant(rules, *path, READS | WRITES);
+    for (const char *const *path = needs->reads; held && reads && path && *path; path++)
+        held = grant(rules, *path, reads);
+    for (const char *const *path = needs->writes; held && writes && path && *path; path++)
+        held = grant(rules, *path, writes);
     held = held && syscall(SYS_landlock_restrict_self, rules, 0) == 0;
     if (rules >= 0)
         close(rules);
@@ -266,16 +334,13 @@ static bool set_rules(const struct harden_needs *needs)
 void harden_confine(const struct harden_needs *needs, char text[HARDEN_TEXT_BYTES])
 {
     bool off = switched_off(), privileges = harden_process();
-    bool ruled = !off && privileges && !needs->files && set_rules(needs);
+    bool ruled = !off && privileges && set_rules(needs);
     bool filtered = !off && privileges && set_filter(needs);
-    if (!off)
-        keep_descriptors();
-    snprintf(text, HARDEN_TEXT_BYTES, "%s%s%s",
-             filtered ? "seccomp"
-             : off    ? "nothing (switched off)"
-                      : "no seccomp",
-             needs->files || off ? "" : ", ",
-             needs->files || off ? ""
-             : ruled             ? "Landlock"
-                                 : "no Landlock");
+    if (off) {
+        snprintf(text, HARDEN_TEXT_BYTES, "nothing (switched off)");
+        return;
+    }
+    keep_descriptors();
+    snprintf(text, HARDEN_TEXT_BYTES, "%s, %s", filtered ? "seccomp" : "no seccomp",
+             ruled ? "Landlock" : "no Landlock");
 }

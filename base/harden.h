@@ -3,13 +3,14 @@
  *
  * What: harden_process (every process of a pipeline): no new privileges by exec, no core files.
  * harden_confine (workers and the gateway, before their first thread): a seccomp filter that
- * refuses system calls no worker makes (errno EPERM, the process goes on), where the caller names
- * all files it uses Landlock rules for these, and a limit of descriptors. What each process may do:
- * docs/hardening.md. Who calls it: main.c of the coordinator and of the gateway,
- * proto/worker_link.c. Not in force: under sanitizers (LeakSanitizer traces its own process) and
- * with HILL_HARDEN=off in the environment. Concurrency: call it with one thread; later threads and
- * programs inherit it. Failure: what the kernel does not have is left out, and the text says so: a
- * kernel without it is no reason not to work.
+ * refuses system calls no worker makes (errno EPERM, the process goes on), Landlock rules for TCP,
+ * for signals to other processes and, where the caller names all files it uses, for these, and a
+ * limit of descriptors. An io_uring has to be made before: the filter sees nothing of what goes
+ * through one. What each process may do, and with which kernel: docs/hardening.md. Who calls it:
+ * main.c of the coordinator and of the gateway, proto/worker_link.c. Not in force: under sanitizers
+ * (LeakSanitizer traces its own process) and with HILL_HARDEN=off in the environment. Concurrency:
+ * call it with one thread; later threads and programs inherit it. Failure: what the kernel does not
+ * have is left out, and the text says so: a kernel without it is no reason not to work.
  */
 #pragma once
 
@@ -31,7 +32,7 @@ struct harden_needs {
 
 /* True: it is in force. */
 bool harden_process(void);
-/* text: what holds now, "seccomp, Landlock". */
+/* text: what holds now, "seccomp, Landlock". Of who may open any file Landlock needs version 4. */
 void harden_confine(const struct harden_needs *needs, char text[HARDEN_TEXT_BYTES]);
 /* What this kernel has of it, for doctor: Landlock's version, 0: none. */
 bool harden_has_seccomp(void);

@@ -183,17 +183,22 @@ void request_logs_tell_taken(struct service *sv)
 
 void request_logs_flush(struct service *sv, int64_t now_ns)
 {
+    /* what waits for room again has tokens, too */
+    struct request *const lists[] = {sv->book.running, sv->book.first};
     struct hill_why why;
-    for (struct request *r = sv->book.running; r; r = r->next)
-        if (r->log && token_log_flush(r->log, now_ns, &why))
-            tell(r, &why);
+    for (int i = 0; i < 2; i++)
+        for (struct request *r = lists[i]; r; r = r->next)
+            if (r->log && token_log_flush(r->log, now_ns, &why))
+                tell(r, &why);
 }
 
 int64_t request_logs_flush_ns(const struct service *sv)
 {
+    const struct request *const lists[] = {sv->book.running, sv->book.first};
     int64_t next = CLOCK_NEVER;
-    for (const struct request *r = sv->book.running; r; r = r->next)
-        if (r->log && token_log_flush_ns(r->log) < next)
-            next = token_log_flush_ns(r->log);
+    for (int i = 0; i < 2; i++)
+        for (const struct request *r = lists[i]; r; r = r->next)
+            if (r->log && token_log_flush_ns(r->log) < next)
+                next = token_log_flush_ns(r->log);
     return next;
 }

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/process.h"
 
 static int own_folder(char *out, size_t room, struct hill_why *why)
@@ -97,21 +98,16 @@ int worker_process_start(struct worker_process *out, const char *binary, const c
 }
 
 #define KILLED_MS 3000 /* one that hangs within a driver may not end before the driver does */
+#define LOOK_MS   5
 
-/* Its end, or SIGKILL after so long. False: it is there still. */
-static bool wait_for_end(pid_t child, int limit_ms, bool *killed)
+/* Its end within so long: child; 0: it is there still; -1: it is none of ours. */
+static pid_t wait_for_end(pid_t child, int limit_ms, int *status)
 {
-    struct pollfd end = {.fd = (int)syscall(SYS_pidfd_open, child, 0), .events = POLLIN};
-    if (end.fd < 0)
-        return true; /* without a pidfd it is waited for */
-    int ended = poll(&end, 1, limit_ms);
-    *killed = ended == 0;
-    if (*killed) {
-        kill(child, SIGKILL);
-        ended = poll(&end, 1, KILLED_MS);
-    }
-    close(end.fd);
-    return ended != 0;
+    int64_t deadline = clock_deadline_ms(limit_ms);
+    pid_t ended;
+    while ((ended = waitpid(child, status, WNOHANG)) == 0 && clock_now_ns() < deadline)
+        poll(NULL, 0, LOOK_MS);
+    return ended;
 }
 
 int worker_process_ask(const char *binary, const char *question, const char *about, int limit_ms)
@@ -119,20 +115,19 @@ int worker_process_ask(const char *binary, const char *question, const char *abo
     char folder[PATH_MAX], path[PATH_MAX + 64];
     pid_t child = 0;
     int status;
-    bool killed = false;
     if (own_folder(folder, sizeof folder, NULL))
         return HILL_E_IO;
     snprintf(path, sizeof path, "%s/%s", folder, binary);
     char *argv[] = {path, (char *)question, (char *)about, NULL};
     if (spawn(&child, path, argv))
         return HILL_E_IO;
-    if (!wait_for_end(child, limit_ms, &killed))
+    pid_t ended = wait_for_end(child, limit_ms, &status);
+    if (ended == 0) {
+        kill(child, SIGKILL);
+        wait_for_end(child, KILLED_MS, &status);
         return HILL_E_TIMEOUT;
-    if (waitpid(child, &status, 0) != child)
-        return HILL_E_IO;
-    if (killed)
-        return HILL_E_TIMEOUT;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : HILL_E_IO;
+    }
+    return ended == child && WIFEXITED(status) ? WEXITSTATUS(status) : HILL_E_IO;
 }
 
 bool worker_process_ended(const struct worker_process *process, struct worker_end *end)

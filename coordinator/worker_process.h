@@ -36,8 +36,8 @@ int worker_process_start(struct worker_process *out, const char *binary, const c
                          const char *log_level, struct hill_why *why);
 
 /* Run BINARY QUESTION ABOUT from that folder to its end: its exit code. HILL_E_TIMEOUT: it took
- * longer (a driver may hang) and was killed; it may be there a while yet. HILL_E_IO: it was not
- * started, or ended without one. */
+ * longer (a driver may hang) and was killed; one that is still there 3 s later is left, and will be
+ * a zombie. HILL_E_IO: it was not started, or ended without one. */
 int worker_process_ask(const char *binary, const char *question, const char *about, int limit_ms);
 
 /* Has it ended, and how? It stays to be reaped. */

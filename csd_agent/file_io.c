@@ -13,6 +13,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -51,8 +52,8 @@ struct file_io {
     bool memory;  /* the file lies in it: reads are copies */
     uint8_t *map; /* [mapped] of the file then, as long as it was when it was mapped; or NULL */
     uint64_t mapped;
-    char *created; /* path of a file that was not there before, else NULL */
-    struct io_uring ring;
+    char *created;                       /* path of a file that was not there before, else NULL */
+    struct io_uring *ring, own;          /* the ring: its own, or the prepared one */
     struct iovec pinned[FILE_IO_PINNED]; /* as the ring has them registered */
     uint32_t n_pinned;
     struct piece pieces[FILE_IO_DEPTH]; /* by the index that user_data carries */
@@ -62,6 +63,75 @@ struct file_io {
     uint32_t order[FILE_IO_JOBS + 1];  /* started jobs, oldest first */
     uint32_t n_started;
 };
+
+/* file_io_prepare's ring. */
+static struct io_uring prepared;
+static enum { NOT_PREPARED, PREPARED, IN_USE } prepared_state;
+static int prepared_error; /* why it is not to be had, negative */
+
+/* liburing has calls for these two, which some versions of its shared library lack. */
+static int tell_ring(const struct io_uring *ring, unsigned what, const void *items, unsigned n)
+{
+    return syscall(SYS_io_uring_register, ring->ring_fd, what, items, n) == 0 ? 0 : -errno;
+}
+
+/* One that takes what prepare_piece and file_io_pin ask for, and nothing else. */
+static int make_ring(struct io_uring *ring)
+{
+    const struct io_uring_restriction allowed[] = {
+        {.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ},
+        {.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_READ_FIXED},
+        {.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_WRITE},
+        {.opcode = IORING_RESTRICTION_REGISTER_OP, .register_op = IORING_REGISTER_BUFFERS},
+        {.opcode = IORING_RESTRICTION_REGISTER_OP, .register_op = IORING_UNREGISTER_BUFFERS},
+    };
+    int status = io_uring_queue_init(FILE_IO_DEPTH, ring, IORING_SETUP_R_DISABLED);
+
+    if (status != 0)
+        return status;
+    if (!(ring->features & IORING_FEAT_EXT_ARG))
+        status = -ENOSYS; /* before Linux 5.11: no wait with a deadline */
+    if (status == 0)
+        status = tell_ring(ring, IORING_REGISTER_RESTRICTIONS, allowed,
+                           sizeof allowed / sizeof *allowed);
+    if (status == 0)
+        status = tell_ring(ring, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+    if (status != 0)
+        io_uring_queue_exit(ring);
+    return status;
+}
+
+void file_io_prepare(void)
+{
+    if (prepared_state != NOT_PREPARED)
+        return;
+    prepared_error = make_ring(&prepared);
+    if (prepared_error == 0)
+        prepared_state = PREPARED;
+}
+
+static int take_ring(struct file_io *io)
+{
+    if (prepared_error != 0)
+        return prepared_error;
+    io->ring = prepared_state == PREPARED ? &prepared : &io->own;
+    if (io->ring == &io->own)
+        return make_ring(io->ring);
+    prepared_state = IN_USE;
+    return 0;
+}
+
+/* Nothing is in flight. */
+static void give_ring(struct file_io *io)
+{
+    if (io->ring == &io->own) {
+        io_uring_queue_exit(io->ring);
+        return;
+    }
+    if (io->n_pinned > 0)
+        io_uring_unregister_buffers(io->ring);
+    prepared_state = PREPARED;
+}
 
 /* Does a read work as the descriptor stands? Some file systems accept the flag and refuse the read.
  */
@@ -145,12 +215,8 @@ static void open_ring(struct file_io *io, const char *path, bool force_pread)
         log_info("cold pool '%s' lies in memory: it is mapped", path);
         return;
     }
-    int status = force_pread ? -ENOSYS : io_uring_queue_init(FILE_IO_DEPTH, &io->ring, 0);
+    int status = force_pread ? -ENOSYS : take_ring(io);
 
-    if (status == 0 && !(io->ring.features & IORING_FEAT_EXT_ARG)) {
-        io_uring_queue_exit(&io->ring); /* before Linux 5.11: no wait with a deadline */
-        status = -ENOSYS;
-    }
     io->uring = status == 0;
     if (!io->uring)
         log_warn("cold pool '%s': no io_uring (%s); going on with pread and pwrite", path,
@@ -187,7 +253,7 @@ void file_io_close(struct file_io *io)
     if (!io)
         return;
     if (io->uring)
-        io_uring_queue_exit(&io->ring);
+        give_ring(io);
     if (io->map)
         munmap(io->map, io->mapped);
     struct stat status;
@@ -323,7 +389,7 @@ bool file_io_pin(struct file_io *io, uint8_t *const *memory, uint32_t n, uint64_
         return false;
     for (uint32_t i = 0; i < n; i++)
         io->pinned[i] = (struct iovec){memory[i], bytes};
-    int status = io_uring_register_buffers(&io->ring, io->pinned, n);
+    int status = io_uring_register_buffers(io->ring, io->pinned, n);
     if (status == 0)
         io->n_pinned = n;
     else
@@ -347,7 +413,7 @@ static uint32_t pinned_of(const struct file_io *io, const struct piece *piece)
 /* The submission queue is as long as the table of pieces, so there is always room. */
 static void prepare_piece(struct file_io *io, uint32_t index)
 {
-    struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
+    struct io_uring_sqe *sqe = io_uring_get_sqe(io->ring);
     const struct piece *piece = &io->pieces[index];
     uint32_t pinned = pinned_of(io, piece);
 
@@ -391,8 +457,8 @@ static int submit_and_wait(struct file_io *io, struct io_uring_cqe **cqe, struct
     int64_t deadline = clock_deadline_ms(FILE_IO_DEADLINE_MS);
 
     for (;;) {
-        int status = io_uring_submit_and_wait_timeout(&io->ring, cqe, 1, &slice, NULL);
-        if (io_uring_peek_cqe(&io->ring, cqe) == 0)
+        int status = io_uring_submit_and_wait_timeout(io->ring, cqe, 1, &slice, NULL);
+        if (io_uring_peek_cqe(io->ring, cqe) == 0)
             return 0;
         if (status == -EAGAIN || status == -EBUSY)
             usleep(1000); /* the kernel is short of something: submit again */
@@ -419,7 +485,7 @@ static void reap_all(struct file_io *io, struct io_uring_cqe *cqe)
         struct job *job = &io->jobs[io->pieces[index].job];
         bool again;
         int status = reap(io, cqe, &again, job->result == 0 ? &job->why : NULL);
-        io_uring_cqe_seen(&io->ring, cqe);
+        io_uring_cqe_seen(io->ring, cqe);
         if (job->result == 0)
             job->result = status;
         if (again && job->result == 0) {
@@ -428,7 +494,7 @@ static void reap_all(struct file_io *io, struct io_uring_cqe *cqe)
             io->free_pieces[io->n_free++] = index;
             job->in_flight--;
         }
-    } while (io_uring_peek_cqe(&io->ring, &cqe) == 0);
+    } while (io_uring_peek_cqe(io->ring, &cqe) == 0);
 }
 
 /* Prepare as many pieces as the depth allows, of the oldest jobs first. */
@@ -527,7 +593,7 @@ int file_io_start(struct file_io *io, uint32_t job, const struct csd_extent *ext
     int status = start_job(io, job, extents, n_extents, why);
     if (status == 0 && io->uring) {
         prepare_jobs(io);
-        io_uring_submit(&io->ring); /* what it does not take now, finish submits */
+        io_uring_submit(io->ring); /* what it does not take now, finish submits */
     }
     return status;
 }

@@ -28,6 +28,12 @@
 
 struct file_io;
 
+/* Make the ring of the next file_io_open now: a process that has confined itself (base/harden.h)
+ * can make none. It is used again when that file has been closed; a second file that is open beside
+ * it makes its own, or does without. A ring takes reads and writes alone: the kernel has been told
+ * to refuse the rest (sockets, opening files) as long as the ring exists. */
+void file_io_prepare(void);
+
 /* Open (create: when there is none) and lock. HILL_E_BUSY when another process holds the lock,
  * HILL_E_INVALID for what is neither a regular file nor a block device. A file that was created and
  * stays empty is removed by file_io_close. */

@@ -13,6 +13,7 @@
  */
 #include "base/error.h"
 #include "csd_agent/agent.h"
+#include "csd_agent/file_io.h"
 #include "csd_agent/listen.h"
 #include "proto/worker_link.h"
 
@@ -21,6 +22,7 @@ int main(int argc, char **argv)
     struct worker_link *link;
     if (listen_is_asked(argc, argv))
         return listen_main(argc, argv);
+    file_io_prepare(); /* worker_link_open confines the process */
     int status = worker_link_open(&link, argc, argv, HILL__ROLE__ROLE_CSD_AGENT, "hill-csd-agent",
                                   "Stores cold KV entries on a drive and scores them there.");
 

@@ -184,6 +184,10 @@ static int take_message(struct exchange *x, Hill__Message *message, struct hill_
                : news < 0           ? sent(x, news, why)
                                     : 0;
     switch (message->body_case) {
+    case HILL__MESSAGE__BODY_ACCEPTED:
+        if (x->cancelling) /* a Cancel before it may have died with a coordinator */
+            send_cancel(x);
+        return 0;
     case HILL__MESSAGE__BODY_PREFILL_PROGRESS:
         show_progress(x, message->prefill_progress);
         return 0;

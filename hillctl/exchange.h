@@ -3,10 +3,10 @@
  *
  * What: text goes to stdout as it comes, progress to a terminal's stderr. SIGINT cancels the
  * request; the pipeline stays. When the coordinator dies the exchange waits for the next one, for
- * as long as the pipeline's --recovery-timeout says, and goes on (proto/follower.h). Who calls it:
- * generate.c, chat.c. Failure: HILL_E_CANCELLED; no coordinator comes: HILL_E_TIMEOUT; the pipeline
- * has ended, or there was none: HILL_E_PEER_GONE; and the request's own code; why says which.
- * Concurrency: one thread.
+ * as long as the pipeline's --recovery-timeout says, and goes on (proto/follower.h), or has that
+ * one cancel the request. Who calls it: generate.c, chat.c. Failure: HILL_E_CANCELLED; no
+ * coordinator comes: HILL_E_TIMEOUT; the pipeline has ended, or there was none: HILL_E_PEER_GONE;
+ * and the request's own code; why says which. Concurrency: one thread.
  */
 #pragma once
 

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -17,18 +18,26 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/harden.h"
 
 static char folder[] = "/tmp/hill-test-harden-XXXXXX", inside[64], outside[64];
+static pid_t other; /* a process of the same user */
+
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
 
 /* In a child: 0, or the line of the first check that failed. */
 #define MUST(condition)                                                                            \
@@ -70,10 +79,12 @@ static void *thread(void *out)
 static void confine(bool programs, bool files)
 {
     char text[HARDEN_TEXT_BYTES];
-    const char *reads[] = {"/proc", "/no such folder", NULL}, *writes[] = {inside, NULL};
+    const char *reads[] = {"/proc", "/no such folder", NULL},
+               *writes[] = {inside, "/dev/null", NULL};
     const struct harden_needs needs = {programs, files, reads, writes};
     harden_confine(&needs, text);
-    MUST(strcmp(text, files ? "seccomp" : "seccomp, Landlock") == 0);
+    bool landlock = harden_landlock_version() >= (files ? 4 : 1);
+    MUST(strcmp(text, landlock ? "seccomp, Landlock" : "seccomp, no Landlock") == 0);
 }
 
 static void is_refused(void)
@@ -85,6 +96,9 @@ static void is_refused(void)
     REFUSED(ptrace(PTRACE_ATTACH, getppid(), NULL, NULL), EPERM);
     REFUSED(process_vm_readv(getppid(), &io, 1, &io, 1, 0), EPERM);
     REFUSED(kill(getppid(), 0), EPERM);
+    REFUSED(sigqueue(getppid(), 0, (union sigval){0}), EPERM);
+    REFUSED(syscall(SYS_rt_tgsigqueueinfo, getppid(), getppid(), 0, NULL), EPERM);
+    REFUSED(syscall(SYS_io_uring_setup, 1, NULL), EPERM);
     REFUSED(socket(AF_INET, SOCK_STREAM, 0), EPERM);
     REFUSED(socket(AF_NETLINK, SOCK_RAW, 0), EPERM);
     REFUSED(setuid(getuid()), EPERM);
@@ -114,6 +128,9 @@ static void goes_on(void)
     MUST(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     MUST(kill(getpid(), 0) == 0);
+    MUST(sigqueue(getpid(), 0, (union sigval){0}) == 0);
+    MUST(pthread_sigqueue(pthread_self(), 0, (union sigval){0}) == 0);
+    MUST(open("/proc/self/mem", O_RDWR) >= 0);
     MUST(open("/proc/self/stat", O_RDONLY) >= 0);
 }
 
@@ -140,6 +157,71 @@ static void test_who_needs_programs_may_start_them(void **state)
     run(starts_a_program);
 }
 
+/* Of a driver: it opens files, starts programs and may signal these. */
+static void reaches_no_other_process(void)
+{
+    char name[128], to[128];
+    int status;
+    snprintf(name, sizeof name, "/proc/%d/mem", (int)other);
+    MUST(open(name, O_RDWR) >= 0); /* it could */
+    confine(true, true);
+    REFUSED(open(name, O_RDWR), EACCES);
+    REFUSED(open(name, O_RDONLY), EACCES);
+    pid_t own = fork();
+    if (own == 0)
+        pause();
+    MUST(kill(own, SIGKILL) == 0 && waitpid(own, &status, 0) == own && WIFSIGNALED(status));
+    if (harden_landlock_version() >= 6) {
+        REFUSED(kill(other, 0), EPERM);
+        REFUSED(sigqueue(other, 0, (union sigval){0}), EPERM);
+    }
+    snprintf(name, sizeof name, "%s/file", outside);
+    snprintf(to, sizeof to, "%s/file", inside);
+    MUST(rename(name, to) == 0 && rename(to, name) == 0); /* PoCL's cache does so */
+    MUST(chmod(name, 0600) == 0);
+}
+
+static void test_who_opens_any_file_looks_into_no_other_process(void **state)
+{
+    (void)state;
+    need(true, true);
+    if (harden_landlock_version() < 4)
+        skip();
+    run(reaches_no_other_process);
+}
+
+/* Through a socket that was there before, for the filter refuses new ones. */
+static void connects_to_nobody(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    MUST(fd >= 0);
+    MUST(connect(fd, (struct sockaddr *)&at, sizeof at) < 0 && errno != EACCES);
+    confine(true, true);
+    REFUSED(connect(fd, (struct sockaddr *)&at, sizeof at), EACCES);
+}
+
+static void connects_where_it_must(void)
+{
+    char text[HARDEN_TEXT_BYTES];
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const struct harden_needs needs = {.programs = true, .files = true, .connects = true};
+    harden_confine(&needs, text);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    MUST(fd >= 0);
+    MUST(connect(fd, (struct sockaddr *)&at, sizeof at) < 0 && errno != EACCES && errno != EPERM);
+}
+
+static void test_tcp_is_ruled_too(void **state)
+{
+    (void)state;
+    need(true, true);
+    run(connects_where_it_must);
+    if (harden_landlock_version() < 4)
+        skip();
+    run(connects_to_nobody);
+}
+
 static void sees_only_its_files(void)
 {
     char name[128];
@@ -158,6 +240,53 @@ static void sees_only_its_files(void)
     snprintf(name, sizeof name, "%s/new", outside);
     REFUSED(open(name, O_WRONLY | O_CREAT, 0600), EACCES);
     REFUSED(mkdir(name, 0700), EACCES);
+}
+
+static void changes_only_its_files(void)
+{
+    char name[128];
+    struct timespec times[2] = {{0}};
+    confine(false, false);
+    snprintf(name, sizeof name, "%s/file", inside);
+    int fd = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    MUST(fd >= 0 && ftruncate(fd, 10) == 0 && truncate(name, 5) == 0);
+    MUST(open(name, O_WRONLY | O_TRUNC) >= 0 && open("/dev/null", O_WRONLY | O_TRUNC) >= 0);
+    MUST(unlink(name) == 0);
+    snprintf(name, sizeof name, "%s/file", outside);
+    if (harden_landlock_version() >= 3)
+        REFUSED(truncate(name, 0), EACCES);
+    REFUSED(chmod(name, 0666), EPERM);
+    REFUSED(fchmodat(AT_FDCWD, name, 0666, AT_SYMLINK_NOFOLLOW), EPERM);
+    REFUSED(syscall(SYS_fchmodat2, AT_FDCWD, name, 0666, 0), EPERM);
+    REFUSED(fchmod(fd, 0666), EPERM);
+    REFUSED(utimensat(AT_FDCWD, name, times, 0), EPERM);
+    REFUSED(setxattr(name, "user.x", "", 0, 0), EPERM);
+    REFUSED(removexattr(name, "user.x"), EPERM);
+}
+
+static void test_who_names_its_files_changes_no_others(void **state)
+{
+    (void)state;
+    need(true, true);
+    run(changes_only_its_files);
+}
+
+static void knows_no_abstract_name(void)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX, .sun_path = "\0hill-test-harden"};
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0), fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    MUST(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
+    confine(false, false);
+    REFUSED(connect(fd, (struct sockaddr *)&at, sizeof at), EPERM);
+}
+
+static void test_who_names_its_files_connects_to_no_abstract_name(void **state)
+{
+    (void)state;
+    need(true, true);
+    if (harden_landlock_version() < 6)
+        skip();
+    run(knows_no_abstract_name);
 }
 
 static void test_who_names_its_files_sees_no_others(void **state)
@@ -234,6 +363,10 @@ int main(void)
         cmocka_unit_test(test_what_a_worker_does_works),
         cmocka_unit_test(test_who_needs_programs_may_start_them),
         cmocka_unit_test(test_who_names_its_files_sees_no_others),
+        cmocka_unit_test(test_who_names_its_files_changes_no_others),
+        cmocka_unit_test(test_who_names_its_files_connects_to_no_abstract_name),
+        cmocka_unit_test(test_who_opens_any_file_looks_into_no_other_process),
+        cmocka_unit_test(test_tcp_is_ruled_too),
         cmocka_unit_test(test_no_core_file_holds_what_a_process_had),
         cmocka_unit_test(test_nobody_raises_the_limit_of_descriptors),
         cmocka_unit_test(test_the_switch_turns_it_off),
@@ -247,7 +380,15 @@ int main(void)
     if (mkdir(inside, 0700) || mkdir(outside, 0700))
         return 1;
     close(open(name, O_WRONLY | O_CREAT, 0600));
+    other = fork();
+    if (other == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pause();
+        _exit(0);
+    }
     int failed = cmocka_run_group_tests_name("harden", tests, NULL, NULL);
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
     unlink(name);
     rmdir(inside);
     rmdir(outside);

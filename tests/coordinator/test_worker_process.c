@@ -9,8 +9,10 @@
 
 #include <errno.h>
 #include <libgen.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,11 +61,34 @@ static void test_one_that_hangs_is_killed(void **state)
     assert_int_equal(errno, ECHILD);
 }
 
+static void on_alarm(int number)
+{
+    (void)number;
+}
+
+static void test_signals_end_no_wait(void **state)
+{
+    (void)state;
+    const struct itimerval often = {{0, 3000}, {0, 3000}}, never = {{0}};
+    struct sigaction action = {.sa_handler = on_alarm}, before;
+    assert_int_equal(link_beside("/bin/sh"), 0);
+    assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    int hung = worker_process_ask(name, "-c", "kill -STOP $$", 50);
+    int answer = worker_process_ask(name, "-c", "exit 3", 60000);
+    setitimer(ITIMER_REAL, &never, NULL);
+    sigaction(SIGALRM, &before, NULL);
+    assert_int_equal(hung, HILL_E_TIMEOUT);
+    assert_int_equal(answer, 3);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_its_exit_code_is_the_answer, teardown),
         cmocka_unit_test_teardown(test_one_that_hangs_is_killed, teardown),
+        cmocka_unit_test_teardown(test_signals_end_no_wait, teardown),
     };
     return cmocka_run_group_tests_name("worker_process", tests, NULL, NULL);
 }

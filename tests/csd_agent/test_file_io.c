@@ -1,15 +1,19 @@
 /*
- * test_file_io.c - transfers come back as they went, on every path, in pieces that are alike; odd
- * files.
+ * test_file_io.c - transfers come back as they went, on every path, in pieces that are alike; a
+ * confined process has the ring it made before; odd files.
  */
 #include "tests/csd_agent/fixture.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 
+#include "base/harden.h"
 #include "csd_agent/file_io.h"
 
 #define FILE_PAGES 1200u
@@ -396,6 +400,63 @@ static void jobs_go_on_beside_each_other(void **state)
     read_jobs(&(struct csd_options){.create = true, .force_pread = true}, true);
 }
 
+/* Which of our descriptors is a ring; -1: none. */
+static int ring_descriptor(void)
+{
+    for (int fd = 0; fd < 64; fd++) {
+        char name[32], to[64] = "";
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        if (readlink(name, to, sizeof to - 1) > 0 && strstr(to, "io_uring"))
+            return fd;
+    }
+    return -1;
+}
+
+static void read_confined(void)
+{
+    const struct harden_needs needs = {.programs = true, .files = true};
+    struct {
+        struct io_uring_probe head;
+        struct io_uring_probe_op ops[4];
+    } probe = {0};
+    char text[HARDEN_TEXT_BYTES];
+
+    file_io_prepare();
+    int fd = ring_descriptor();
+    if (fd < 0) {
+        print_message("this machine has no io_uring\n");
+        return;
+    }
+    assert_int_equal(syscall(SYS_io_uring_register, fd, IORING_REGISTER_PROBE, &probe, 4), -1);
+    assert_int_equal(errno, EACCES); /* not one of what it is restricted to */
+    harden_confine(&needs, text);
+    for (int i = 0; i < 3; i++) {
+        struct file_io *io;
+        struct hill_why why = {""};
+        char what[128];
+        read_jobs(&(struct csd_options){.create = true}, i < 2);
+        assert_int_equal(file_io_open(&io, pool_path(), &(struct csd_options){0}, &why), 0);
+        file_io_describe(io, "", what, sizeof what);
+        assert_non_null(strstr(what, "io_uring"));
+        file_io_close(io);
+    }
+}
+
+/* A file after a file has the ring that was there before, with its buffers pinned anew. */
+static void a_confined_process_has_the_ring_it_made_before(void **state)
+{
+    int status;
+
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        read_confined(); /* a check that fails ends it by a signal or another status */
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 /* The first failure of one job is that job's alone. */
 static void a_failed_job_spoils_no_other(void **state)
 {
@@ -430,6 +491,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_go_on_beside_each_other),
         cmocka_unit_test(a_failed_job_spoils_no_other),
+        cmocka_unit_test_setup_teardown(a_confined_process_has_the_ring_it_made_before, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_as_the_machine_can, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_an_extent_is_moved_in_pieces_that_are_alike,

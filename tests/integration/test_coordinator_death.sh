@@ -107,13 +107,27 @@ kill_coordinator
 check "killed twice in prefill" long $first 4
 expect "nothing is said" "$(cat "$work"/err.*)" ""
 
+# --- it hangs when Ctrl-C comes, and dies with it: the next one is told
+ask 1 & first=$!
+wait_for 30 decoding 1 5 || fail "no token"
+client=$(pgrep -P $first)
+kill -STOP "$(head -n 1 "$run_dir/lock")"
+kill -INT "$client"
+wait_for 10 sh -c "! grep -q '^ShdPnd:.*[2367abef]\$' /proc/$client/status" || fail "the client does not take SIGINT"
+kill_coordinator
+wait $first
+expect "Ctrl-C that died with the coordinator: exit code" $? 130
+wait_for 30 no_logs || fail "the request that was cancelled goes on: $(ls "$logs")"
+truncate -s 0 "$state_dir/hillinfer.log" # as logrotate's copytruncate does
+
 # --- it hangs: who watches over it kills it after three times --hang-ms, and says so; the GPU worker has waited for it
 ask 1 & first=$!
 wait_for 30 decoding 1 5 || fail "no token"
 kill -STOP "$(head -n 1 "$run_dir/lock")"
-check "stopped in decode" 1 $first 5
+check "stopped in decode" 1 $first 6
 went_on "stopped in decode" 1
 expect "stopped: a line" "$(grep -c "the coordinator's loop stood still for 6 s (three times --hang-ms): killed it" "$state_dir/hillinfer.log")" 1
+expect "a log that was cut goes on at its start" "$(head -c 1 "$state_dir/hillinfer.log" | tr -d '\0' | wc -c)" 1
 wait_for 30 no_logs || fail "token logs are left after their answers: $(ls "$logs")"
 down || fail "down"
 expect_nothing_left

@@ -34,6 +34,10 @@ done
 if "$bin/hillctl" doctor --json --state-dir "$state_dir" | jq -e '.checks.hardening.level == "ok"' >/dev/null; then
     for pid in "${pids[@]}"; do expect "seccomp, process $pid" "$(awk '/^Seccomp:/ {print $2}' "/proc/$pid/status")" 2; done
 fi
+# the agent makes its ring before it gives up to make one
+if "$bin/hillctl" doctor --json --state-dir "$state_dir" | jq -e '.checks | (.io_uring.level == "ok" and .o_direct.level == "ok")' >/dev/null; then
+    expect "the agent's file" "$(status | jq -r .workers.csd_agent.device | grep -o 'io_uring, O_DIRECT')" "io_uring, O_DIRECT"
+fi
 
 # --- sockets: none of the internet, and who listens does so in the run folder
 for pid in "${pids[@]}" "$coordinator"; do
