@@ -83,7 +83,9 @@ static void check_programs(const struct machine *m, struct finding *f)
 
 static void check_devices(const struct machine *m, struct finding *f)
 {
-    static const char hint[] = "apt install pocl-opencl-icd (CPU), or the OpenCL driver of the GPU";
+    static const char hint[] =
+        "apt install pocl-opencl-icd (CPU), or the OpenCL driver of the GPU; "
+        "PoCL needs a cache folder that it can write (POCL_CACHE_DIR)";
     char command[PATH_MAX + 64], line[256], first[256] = "";
     unsigned count = 0;
     snprintf(command, sizeof command, "exec '%s/hill-gpu-worker' --list-devices 2>/dev/null",
@@ -95,11 +97,13 @@ static void check_devices(const struct machine *m, struct finding *f)
             snprintf(first, sizeof first, "%s", line);
     }
     int status = pipe ? pclose(pipe) : -1;
-    if (count)
+    if (count && status == 0)
         say(f, LEVEL_OK, "", "%u: %s%s", count, first, count > 1 ? ", ..." : "");
-    else
+    else /* the worker says why on the one line */
         say(f, LEVEL_MISSING, hint, "no OpenCL device (%s)",
-            WIFSIGNALED(status) ? "a driver crashed while it was asked" : "none is listed");
+            WIFSIGNALED(status) ? "a driver crashed while it was asked"
+            : count             ? first
+                                : "none is listed");
 }
 
 static void check_simd(const struct machine *m, struct finding *f)

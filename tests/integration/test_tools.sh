@@ -22,6 +22,9 @@ expect "doctor leaves no file" "$(find "$state_dir" -type f)" ""
 "$hillinfer" doctor --run-dir "$run_dir" --state-dir "$work/file/state" >"$work/out"
 expect "doctor without a state folder: exit code" $? 111
 expect_match "doctor without a state folder" "$work/out" '^missing +state folder +.*--state-dir'
+OCL_ICD_VENDORS=$work/none "$hillinfer" doctor "${both[@]}" >"$work/out"
+expect "doctor without an OpenCL device: exit code" $? 111
+expect_match "doctor without an OpenCL device" "$work/out" '^missing +OpenCL devices +no OpenCL device \(no OpenCL platform found.*apt install'
 
 # --- each command of the script explains itself
 for command in up serve run chat generate save restore status top attach detach csd-model profile restart down logs perf trace record replay \
