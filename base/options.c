@@ -12,6 +12,7 @@
 #include <ini.h>
 
 #include "base/fault.h"
+#include "base/process.h"
 
 struct option_value {
     const struct option_spec *spec;
@@ -522,6 +523,7 @@ int options_start(struct options **out, const struct option_program *program, in
 {
     struct hill_why why = {{0}};
     enum option_question question = OPTIONS_NONE;
+    process_open_standard();
 #ifdef HILL_FAULTS
     if (argc == 2 && strcmp(argv[1], "--list-faults") == 0) {
         fault_list(stdout);

@@ -101,7 +101,7 @@ enum option_question { OPTIONS_NONE, OPTIONS_HELP, OPTIONS_VERSION };
 int options_parse(struct options **out, const struct option_program *program, int argc, char **argv,
                   enum option_question *question, struct hill_why *why);
 
-/* What a main calls: parse, answer --help and --version on stdout, print misuse as one line on
+/* What a main calls: open what is closed of stdin, stdout and stderr (base/process.h), parse, answer --help and --version on stdout, print misuse as one line on
  * stderr. Returns 0 (go on), 1 (answered: exit 0) or an error code that has been printed (exit
  * hill_exit_code of it). */
 int options_start(struct options **out, const struct option_program *program, int argc,

@@ -128,6 +128,22 @@ elif command -v setpriv >/dev/null; then
     fi
 fi
 
+# standard descriptors that are closed: no file or fifo of ours gets their numbers
+for closed in '>&- 2>&-' '<&- 2>&-' '<&- >&- 2>&-'; do
+    eval "timeout 60 '$hillinfer' run --run-dir '$run_dir' --state-dir '$state_dir' -m '$work/good.gguf' -c 1024 -p x -n 1 $closed"
+    expect "run $closed: exit" $? 0
+done
+timeout 60 "$hillinfer" up --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/good.gguf" -c 1024 >&- 2>&- &
+up=$!
+if wait_for 30 "$bin/hillctl" generate -p x -n 1 --run-dir "$run_dir" >"$work/out" 2>&1; then
+    down || fail "down"
+    wait "$up"
+    expect "up >&- 2>&-: exit" $? 0
+else
+    fail "up >&- 2>&-: $(cat "$work/out")"
+fi
+expect_nothing_left
+
 if up -m "$work/good.gguf" -c 1024; then
     "$hillinfer" run --run-dir "$run_dir" --state-dir "$work/state2" -m "$work/good.gguf" -c 1024 -p x -n 1 >"$work/out" 2>"$work/err"
     expect "second pipeline in one run folder: exit" $? 100
