@@ -50,6 +50,11 @@ expect_one_line "perf with an unknown option" 100 "$hillinfer" perf gpu_worker -
 expect_one_line "logs with an unknown option" 100 "$hillinfer" logs --tail "${both[@]}"
 expect_one_line "top -n x" 100 "$hillinfer" top -n x --run-dir "$run_dir"
 expect_one_line "doctor with a leftover argument" 100 "$hillinfer" doctor now
+for command in "up --detach -m $work/none.gguf" chat logs "perf gpu_worker" "replay $work/none csd_agent" "get-models smollm2"; do
+    # shellcheck disable=SC2086  # words
+    expect_one_line "$command without HOME" 100 env -i PATH="$PATH" timeout 20 "$hillinfer" $command
+    expect_match "$command names HOME" "$work/err" 'nor HOME is set'
+done
 for command in "run -p x" "up --detach" "up --http=127.0.0.1:0"; do
     # shellcheck disable=SC2086  # words
     expect_one_line "$command without a temporary folder" 111 env TMPDIR="$work/none" timeout 20 "$hillinfer" $command -m "$work/none.gguf" "${both[@]}"
