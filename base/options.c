@@ -436,8 +436,8 @@ static int read_file(struct options *options, struct hill_why *why)
     struct file_reading reading = {.options = options, .path = path, .why = why};
     reading.file = fopen(path, "re");
     if (!reading.file)
-        return hill_fail(why, hill_from_errno(errno), "cannot read configuration file %.200s: %s",
-                         path, strerror(errno));
+        return hill_fail(why, options_from_errno(errno),
+                         "cannot read configuration file %.200s: %s", path, strerror(errno));
     reading.seen = calloc(options->n_values, sizeof *reading.seen);
     int code = HILL_E_NOMEM;
     if (reading.seen) {
@@ -517,6 +517,12 @@ int options_parse(struct options **out, const struct option_program *program, in
     else
         *out = options;
     return code;
+}
+
+int options_from_errno(int err)
+{
+    bool no_file = err == ENOENT || err == ENOTDIR || err == EISDIR || err == ENAMETOOLONG;
+    return no_file ? HILL_E_INVALID : hill_from_errno(err);
 }
 
 int options_start(struct options **out, const struct option_program *program, int argc, char **argv)

@@ -80,7 +80,7 @@ static int open_model(struct settings *s, struct hill_why *why)
     int code = gguf_open(&s->model, s->options.model, why);
     /* a name that leads nowhere is a mistake on the command line, not an environment to wait for */
     if (code && access(s->options.model, F_OK))
-        code = HILL_E_INVALID;
+        code = options_from_errno(errno);
     if (!code)
         code = model_hparams_read(&s->hparams, s->model, why);
     if (!code)

@@ -43,8 +43,8 @@ static int read_prompt_file(struct generation *g, const char *path, struct hill_
 {
     int fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
-                         strerror(errno));
+        return hill_fail(why, options_from_errno(errno), "reading the prompt from %s failed: %s",
+                         path, strerror(errno));
     size_t room = 1u << 16;
     ssize_t got = 0;
     bool full = false;
@@ -66,8 +66,8 @@ static int read_prompt_file(struct generation *g, const char *path, struct hill_
     if (!g->prompt || full)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt of %s", path);
     if (got < 0)
-        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
-                         strerror(err));
+        return hill_fail(why, options_from_errno(err), "reading the prompt from %s failed: %s",
+                         path, strerror(err));
     if (g->prompt_bytes > PROMPT_BYTES_MAX)
         return hill_fail(why, HILL_E_TOO_LONG, "the prompt in %s is longer than %u bytes", path,
                          PROMPT_BYTES_MAX);

@@ -70,7 +70,7 @@ config "that is cut short" '# a comment\nalpha' "2: not 'name = value'"
 config "with a value out of range" 'alpha = 7\n' "1: alpha: 7 is out of range"
 config "of another version" 'no-such-key = 1\n' "1: no-such-key: unknown key"
 config "that is no text" '\001\377\000\003= x\n' "1: "
-refused "a --config that is not there" 111 "none.ini: No such file" -m "$work/good.gguf" -p x --config "$work/none.ini"
+refused "a --config that is not there" 100 "none.ini: No such file" -m "$work/good.gguf" -p x --config "$work/none.ini"
 refused "leftover argument" 100 "extra" -m "$work/good.gguf" -p x extra
 refused "unknown policy" 100 "nonsense" -m "$work/good.gguf" -p x --policy nonsense
 refused "no prompt" 100 "prompt" -m "$work/good.gguf"
@@ -117,6 +117,11 @@ elif command -v setpriv >/dev/null; then
         setpriv --reuid 65534 --clear-groups "$bin/hill-coordinator" -m "$work/good.gguf" --run-dir "$work/nobody/run" --state-dir "$work/locked" 2>"$work/err"
         expect "unreadable state folder: exit" $? 111
         expect "unreadable state folder: lines" "$(wc -l <"$work/err")" 1
+        cp "$work/good.gguf" "$work/locked/good.gguf" && cp LICENSE "$work/locked/prompt"
+        setpriv --reuid 65534 --clear-groups "$bin/hill-coordinator" -m "$work/locked/good.gguf" --run-dir "$work/nobody/run" --state-dir "$work/nobody/state" 2>"$work/err"
+        expect "a model in a folder that may not be entered: exit, lines" "$? $(wc -l <"$work/err")" "111 1"
+        setpriv --reuid 65534 --clear-groups "$bin/hillctl" generate -f "$work/locked/prompt" -n 1 --check 2>"$work/err"
+        expect "a prompt that may not be read: exit, lines" "$? $(wc -l <"$work/err")" "111 1"
         : >"$work/its.pool" && chmod 600 "$work/its.pool"
         # kernels are built into a cache of its own, not into root's
         POCL_CACHE_DIR=$work/nobody/cache timeout 60 setpriv --reuid 65534 --clear-groups "$bin/hill-coordinator" -m "$work/good.gguf" -c 1024 --run-dir "$work/nobody/run" --state-dir "$work/nobody/state" \
