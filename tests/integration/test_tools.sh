@@ -32,6 +32,16 @@ for command in up serve run chat generate save restore status top attach detach 
     "$hillinfer" $command --help >"$work/out" 2>"$work/err" </dev/null
     expect "$command --help: exit code, first word" "$? $(head -n 1 "$work/out" | cut -d' ' -f1)" "0 usage:"
 done
+"$hillinfer" up --detach --help "${both[@]}" >"$work/out" 2>"$work/err"
+expect "up --detach --help: exit code, first word" "$? $(head -n 1 "$work/out" | cut -d' ' -f1)" "0 usage:"
+for command in up "up --detach" serve run chat; do
+    # shellcheck disable=SC2086  # words
+    "$hillinfer" $command "${both[@]}" --version >"$work/out" 2>"$work/err" </dev/null
+    expect "$command --version: exit code, output" "$? $(cut -d' ' -f1 "$work/out") $(wc -c <"$work/err")" "0 hillctl 0"
+done
+expect "--help and --version start nothing, and leave the log" "$(ls "$run_dir" "$state_dir/hillinfer.log" 2>/dev/null)" ""
+expect "chat --help has no option that chat refuses" "$("$hillinfer" chat --help | grep -c -e '--check' -e '--json')" 0
+expect "a prompt that is --help is a prompt" "$("$hillinfer" run "${both[@]}" -p --help 2>&1 >/dev/null | grep -c model)" 1
 expect "a prompt that says --help is a prompt" "$("$hillinfer" run -p "what does --help do" 2>&1 >/dev/null | grep -c usage)" 0
 
 # --- wrong use, and nothing to look into
