@@ -47,6 +47,15 @@ expect "a prompt that says --help is a prompt" "$("$hillinfer" run -p "what does
 # --- wrong use, and nothing to look into
 "$hillinfer" down --run-dir "$run_dir" 2>"$work/err"
 expect "down with nothing up: exit code, line" "$? $(grep -c 'nothing to stop' "$work/err")" "0 1"
+mkdir -m 0 "$work/locked" && chmod 755 "$work"
+as_user=() # to root no folder is locked
+[ "$(id -u)" -ne 0 ] || as_user=(setpriv --reuid 65534 --clear-groups)
+if "${as_user[@]}" test -x "$bin/hillctl" 2>/dev/null; then
+    expect_one_line "down with a run folder that may not be entered" 111 "${as_user[@]}" "$hillinfer" down --run-dir "$work/locked/run"
+    expect_match "and it says so" "$work/err" 'locked/run may not be entered'
+else
+    echo "without the locked run folder: the build is not readable to other users"
+fi
 expect_one_line "down with an unknown option" 100 "$hillinfer" down --now --run-dir "$run_dir"
 expect_one_line "logs without a log" 111 "$hillinfer" logs "${both[@]}"
 expect_one_line "perf without a pipeline" 111 "$hillinfer" perf gpu_worker "${both[@]}"
