@@ -93,12 +93,14 @@ static int serve(const struct options *options, struct hill_why *why)
     struct gateway_settings settings = {0};
     char run_dir[HILL_PATH_BYTES];
     uint16_t port = 0;
+    /* a file of keys may be a fifo, whose writer is waited for: a signal still ends that */
+    int code = gateway_settings_read(&settings, options, why);
     int listen_fd, signal_fd = process_signals(true), /* before ZeroMQ starts its threads */
         ready_fd =
             options_is_set(options, "ready-fd") ? (int)options_integer(options, "ready-fd") : -1;
-    int code = signal_fd < 0 ? hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s",
-                                         strerror(errno))
-                             : gateway_settings_read(&settings, options, why);
+    if (!code && signal_fd < 0)
+        code =
+            hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s", strerror(errno));
     if (ready_fd >= 0)
         fcntl(ready_fd, F_SETFD, FD_CLOEXEC);
     if (!code)

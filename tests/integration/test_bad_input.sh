@@ -42,6 +42,8 @@ sed 's/general\.architecture\(.\{12\}\)llama/general.architecture\1mamba/' "$wor
 cmp -s "$work/good.gguf" "$work/arch.gguf" || refused "unsupported architecture" 1 "arch" -m "$work/arch.gguf" -p x
 refused "no such model" 100 "nothere" -m "$work/nothere.gguf" -p x
 refused "model is a folder" 1 "$work" -m "$work" -p x
+mkfifo "$work/fifo.gguf"
+refused "model is a fifo" 1 "fifo.gguf: it is no regular file" -m "$work/fifo.gguf" -p x
 
 head -c 3000 LICENSE >"$work/long"
 refused "prompt longer than the context" 1 "context" -m "$work/good.gguf" -c 1024 -f "$work/long"
