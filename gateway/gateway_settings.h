@@ -24,10 +24,7 @@ struct gateway_settings {
     bool slots;           /* /slots is served */
 };
 
-extern const struct option_spec gateway_specs[];
-extern const unsigned gateway_spec_count;
-
-/* HILL_E_INVALID; HILL_E_IO: the key file. */
+/* Of hill_http_specs (proto/options_http.h). HILL_E_INVALID; HILL_E_IO: the key file. */
 int gateway_settings_read(struct gateway_settings *out, const struct options *options,
                           struct hill_why *why);
 void gateway_settings_finish(struct gateway_settings *settings);

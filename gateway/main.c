@@ -27,6 +27,7 @@
 #include "gateway/gateway_loop.h"
 #include "gateway/listening.h"
 #include "proto/options_hill.h"
+#include "proto/options_http.h"
 
 #define DESCRIPTORS 4096
 
@@ -123,7 +124,7 @@ static int serve(const struct options *options, struct hill_why *why)
 int main(int argc, char **argv)
 {
     const struct option_table tables[] = {
-        {.title = "HTTP", .specs = gateway_specs, .count = gateway_spec_count},
+        {.title = "HTTP", .specs = hill_http_specs, .count = hill_http_count},
         HILL_COMMON_TABLE,
         {.title = "supervision", .specs = own_specs, .count = 1},
         {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},

@@ -27,6 +27,7 @@
 #include "base/harden.h"
 #include "base/memory_room.h"
 #include "proto/options_hill.h"
+#include "proto/options_http.h"
 #include "hillctl/probe.h"
 #include "hillctl/report.h"
 
@@ -393,6 +394,7 @@ int command_doctor(int argc, char **argv)
         {.title = "doctor", .specs = doctor_specs, .count = 2},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
         {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},
+        HILL_FOREIGN_HTTP_TABLE,
     };
     const struct option_program program = {
         .name = "hillctl doctor",
@@ -402,7 +404,7 @@ int command_doctor(int argc, char **argv)
             "warn (it runs, but slower or with less) or missing (it cannot run: exit 111).",
         .example = "hillctl doctor",
         .tables = tables,
-        .n_tables = 4,
+        .n_tables = sizeof tables / sizeof tables[0],
     };
     return options_main(&program, argc, argv, NULL, examine);
 }

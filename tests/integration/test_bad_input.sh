@@ -73,6 +73,14 @@ config "with a value out of range" 'alpha = 7\n' "1: alpha: 7 is out of range"
 config "of another version" 'no-such-key = 1\n' "1: no-such-key: unknown key"
 config "that is no text" '\001\377\000\003= x\n' "1: "
 refused "a --config that is not there" 100 "none.ini: No such file" -m "$work/good.gguf" -p x --config "$work/none.ini"
+printf 'port = 8091\napi-key-file = keys\nno-slots = yes\n' >"$work/http.ini"
+refused "options of HTTP in --config are the gateway's alone: the model" 100 "nothere" -m "$work/nothere.gguf" -p x --config "$work/http.ini"
+expect_one_line "so it is for hillctl: no pipeline" 111 "$bin/hillctl" status --config "$work/http.ini" --run-dir "$run_dir"
+for command in "generate -p x" "restore $work/none.session" chat; do
+    # shellcheck disable=SC2086  # words
+    "$bin/hillctl" $command --check --config "$work/http.ini" >"$work/out" 2>&1
+    expect "hillctl $command: keys that it does not know" "$(grep -c 'unknown key' "$work/out")" 0
+done
 refused "leftover argument" 100 "extra" -m "$work/good.gguf" -p x extra
 refused "unknown policy" 100 "nonsense" -m "$work/good.gguf" -p x --policy nonsense
 refused "no prompt" 100 "prompt" -m "$work/good.gguf"
