@@ -309,6 +309,7 @@ install: manual ## install into PREFIX (default /usr/local; DESTDIR before it); 
 	install -m644 scripts/models.tsv $(DESTDIR)$(PREFIX)/share/hillinfer
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/user
 	sed 's#@PREFIX@#$(PREFIX)#' packaging/hillinfer.service >$(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
+	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(addprefix $(DESTDIR)$(PREFIX)/share/,$(COMPLETIONS))
 	install -m644 $(MANUAL)/man1/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m644 $(MANUAL)/bash/hillinfer $(DESTDIR)$(PREFIX)/share/bash-completion/completions

@@ -64,7 +64,8 @@ cl_command_queue cldevice_queue(const struct cldevice *device, bool profiling,
 cl_program cldevice_build(const struct cldevice *device, const char *source, const char *options,
                           struct hill_why *why);
 
-/* One line per device: number, platform, name, units, memory. Returns how many, or HILL_E_NODEV. */
+/* One line per device: number, platform, name, units, memory. Returns how many, or HILL_E_NODEV:
+ * one line says why. */
 int cldevice_list(FILE *out);
 
 /* 0 for CL_SUCCESS, else the code (HILL_E_NOMEM or HILL_E_NODEV) with "what: CL_NAME" in why. */

@@ -12,6 +12,7 @@
 #include <ini.h>
 
 #include "base/fault.h"
+#include "base/process.h"
 
 struct option_value {
     const struct option_spec *spec;
@@ -435,8 +436,8 @@ static int read_file(struct options *options, struct hill_why *why)
     struct file_reading reading = {.options = options, .path = path, .why = why};
     reading.file = fopen(path, "re");
     if (!reading.file)
-        return hill_fail(why, hill_from_errno(errno), "cannot read configuration file %.200s: %s",
-                         path, strerror(errno));
+        return hill_fail(why, options_from_errno(errno),
+                         "cannot read configuration file %.200s: %s", path, strerror(errno));
     reading.seen = calloc(options->n_values, sizeof *reading.seen);
     int code = HILL_E_NOMEM;
     if (reading.seen) {
@@ -518,10 +519,17 @@ int options_parse(struct options **out, const struct option_program *program, in
     return code;
 }
 
+int options_from_errno(int err)
+{
+    bool no_file = err == ENOENT || err == ENOTDIR || err == EISDIR || err == ENAMETOOLONG;
+    return no_file ? HILL_E_INVALID : hill_from_errno(err);
+}
+
 int options_start(struct options **out, const struct option_program *program, int argc, char **argv)
 {
     struct hill_why why = {{0}};
     enum option_question question = OPTIONS_NONE;
+    process_open_standard();
 #ifdef HILL_FAULTS
     if (argc == 2 && strcmp(argv[1], "--list-faults") == 0) {
         fault_list(stdout);

@@ -8,7 +8,8 @@
  * but not on the command line. Who calls it: every program; workers by way of proto/worker_link.h.
  * Concurrency: none (start-up); the result is read-only. Failure: HILL_E_INVALID and one line in
  * why: unknown option or INI key, missing value, "12x", overflow, out of range, leftover argument,
- * damaged INI file. HILL_E_IO and HILL_E_PERMISSION when the INI file cannot be read.
+ * an INI file that is damaged or not there. HILL_E_IO and HILL_E_PERMISSION when the INI file
+ * cannot be read.
  */
 #pragma once
 
@@ -100,9 +101,13 @@ enum option_question { OPTIONS_NONE, OPTIONS_HELP, OPTIONS_VERSION };
 int options_parse(struct options **out, const struct option_program *program, int argc, char **argv,
                   enum option_question *question, struct hill_why *why);
 
-/* What a main calls: parse, answer --help and --version on stdout, print misuse as one line on
- * stderr. Returns 0 (go on), 1 (answered: exit 0) or an error code that has been printed (exit
- * hill_exit_code of it). */
+/* What reading a file that an option names failed with: a name that leads to no file is a mistake
+ * of who gave it (HILL_E_INVALID), all else is hill_from_errno's. */
+int options_from_errno(int err);
+
+/* What a main calls: open what is closed of stdin, stdout and stderr (base/process.h), parse,
+ * answer --help and --version on stdout, print misuse as one line on stderr. Returns 0 (go on), 1
+ * (answered: exit 0) or an error code that has been printed (exit hill_exit_code of it). */
 int options_start(struct options **out, const struct option_program *program, int argc,
                   char **argv);
 

@@ -21,6 +21,11 @@ bool process_kill(int32_t pid, uint64_t start_time, int wait_ms);
  * unknown). */
 void process_usage(uint64_t *cpu_ms, uint64_t *rss_bytes);
 
+/* Descriptors 0, 1 and 2 that are closed lead to /dev/null from here on: else the next file that is
+ * opened would get that number, and be taken for stdin, stdout or stderr. Before anything is
+ * opened. */
+void process_open_standard(void);
+
 /* SIGINT and SIGTERM, with hangup also SIGHUP, as a descriptor, blocked in this thread and in those
  * that it starts. -1: errno says why. */
 int process_signals(bool hangup);

@@ -22,6 +22,7 @@
 #include "base/harden.h"
 #include "base/process.h"
 #include "coordinator/pipeline.h"
+#include "proto/options_http.h"
 
 #define DESCRIPTORS_MIN 128u
 
@@ -137,6 +138,7 @@ int main(int argc, char **argv)
          .specs = own_specs,
          .count = sizeof own_specs / sizeof own_specs[0]},
         {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},
+        HILL_FOREIGN_HTTP_TABLE,
     };
     const struct option_program program = {
         .name = "hill-coordinator",

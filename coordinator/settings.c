@@ -84,13 +84,18 @@ int settings_make_state_dir(const char *path, struct hill_why *why)
 
 static int open_model(struct settings *s, struct hill_why *why)
 {
+    struct stat info;
     s->epoch.model_path = s->model_path;
+    /* opening a fifo waits for its writer, and the signals that end this process are blocked */
+    if (stat(s->options.model, &info) == 0 && !S_ISREG(info.st_mode))
+        return hill_fail(why, HILL_E_DAMAGED, "cannot read model %.200s: it is no regular file",
+                         s->options.model);
     if (!realpath(s->options.model, s->model_path))
         snprintf(s->model_path, sizeof s->model_path, "%s", s->options.model);
     int code = gguf_open(&s->model, s->options.model, why);
     /* a name that leads nowhere is a mistake on the command line, not an environment to wait for */
     if (code && access(s->options.model, F_OK))
-        code = HILL_E_INVALID;
+        code = options_from_errno(errno);
     if (!code)
         code = model_hparams_read(&s->hparams, s->model, why);
     if (!code)

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/options.h"
+
 int api_keys_add(struct api_keys *keys, const char *text, size_t bytes, const char *where,
                  struct hill_why *why)
 {
@@ -34,7 +36,7 @@ int api_keys_read(struct api_keys *keys, const char *path, struct hill_why *why)
     unsigned before = keys->n;
     FILE *file = fopen(path, "re");
     if (!file)
-        return hill_fail(why, HILL_E_IO, "cannot read the keys in %.200s: %s", path,
+        return hill_fail(why, options_from_errno(errno), "cannot read the keys in %.200s: %s", path,
                          strerror(errno));
     int code = 0;
     while (code == 0 && fgets(line, sizeof line, file)) {

@@ -26,10 +26,8 @@ struct gateway_settings {
     ProtobufCBinaryData template; /* in place of models' own; len 0: none */
 };
 
-extern const struct option_spec gateway_specs[];
-extern const unsigned gateway_spec_count;
-
-/* HILL_E_INVALID; HILL_E_IO: the key file; as chat_prompt_read_template. */
+/* Of hill_http_specs (proto/options_http.h). HILL_E_INVALID; HILL_E_IO: the key file; as
+ * chat_prompt_read_template. */
 int gateway_settings_read(struct gateway_settings *out, const struct options *options,
                           struct hill_why *why);
 void gateway_settings_finish(struct gateway_settings *settings);

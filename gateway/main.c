@@ -27,6 +27,7 @@
 #include "gateway/gateway_loop.h"
 #include "gateway/listening.h"
 #include "proto/options_hill.h"
+#include "proto/options_http.h"
 
 #define DESCRIPTORS 4096
 
@@ -93,12 +94,14 @@ static int serve(const struct options *options, struct hill_why *why)
     struct gateway_settings settings = {0};
     char run_dir[HILL_PATH_BYTES];
     uint16_t port = 0;
+    /* a file of keys may be a fifo, whose writer is waited for: a signal still ends that */
+    int code = gateway_settings_read(&settings, options, why);
     int listen_fd, signal_fd = process_signals(true), /* before ZeroMQ starts its threads */
         ready_fd =
             options_is_set(options, "ready-fd") ? (int)options_integer(options, "ready-fd") : -1;
-    int code = signal_fd < 0 ? hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s",
-                                         strerror(errno))
-                             : gateway_settings_read(&settings, options, why);
+    if (!code && signal_fd < 0)
+        code =
+            hill_fail(why, hill_from_errno(errno), "cannot open a signalfd: %s", strerror(errno));
     if (ready_fd >= 0)
         fcntl(ready_fd, F_SETFD, FD_CLOEXEC);
     if (!code)
@@ -121,7 +124,7 @@ static int serve(const struct options *options, struct hill_why *why)
 int main(int argc, char **argv)
 {
     const struct option_table tables[] = {
-        {.title = "HTTP", .specs = gateway_specs, .count = gateway_spec_count},
+        {.title = "HTTP", .specs = hill_http_specs, .count = hill_http_count},
         HILL_COMMON_TABLE,
         {.title = "supervision", .specs = own_specs, .count = 1},
         {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},

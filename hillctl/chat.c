@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "proto/options_hill.h"
+#include "proto/options_http.h"
 #include "hillctl/asked_selection.h"
 #include "hillctl/chat_lines.h"
 #include "hillctl/conversation.h"
@@ -509,6 +510,7 @@ int command_chat(int argc, char **argv)
         HILL_COMMON_TABLE,
         {.specs = hill_request_specs, .count = HILL_PROMPT_SPECS, .foreign = true},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
+        HILL_FOREIGN_HTTP_TABLE,
     };
     const struct option_program program = {
         .name = "hillctl chat",
@@ -517,7 +519,7 @@ int command_chat(int argc, char **argv)
                    "Without a terminal every line of stdin is a turn.",
         .example = "hillctl chat --system 'Answer in one sentence.' --temp 0.5",
         .tables = tables,
-        .n_tables = 6,
+        .n_tables = sizeof tables / sizeof tables[0],
         .hints = hill_hints,
         .n_hints = hill_hint_count,
     };

@@ -27,6 +27,7 @@
 #include "base/harden.h"
 #include "base/memory_room.h"
 #include "proto/options_hill.h"
+#include "proto/options_http.h"
 #include "hillctl/probe.h"
 #include "hillctl/report.h"
 
@@ -83,7 +84,9 @@ static void check_programs(const struct machine *m, struct finding *f)
 
 static void check_devices(const struct machine *m, struct finding *f)
 {
-    static const char hint[] = "apt install pocl-opencl-icd (CPU), or the OpenCL driver of the GPU";
+    static const char hint[] =
+        "apt install pocl-opencl-icd (CPU), or the OpenCL driver of the GPU; "
+        "PoCL needs a cache folder that it can write (POCL_CACHE_DIR)";
     char command[PATH_MAX + 64], line[256], first[256] = "";
     unsigned count = 0;
     snprintf(command, sizeof command, "exec '%s/hill-gpu-worker' --list-devices 2>/dev/null",
@@ -95,11 +98,13 @@ static void check_devices(const struct machine *m, struct finding *f)
             snprintf(first, sizeof first, "%s", line);
     }
     int status = pipe ? pclose(pipe) : -1;
-    if (count)
+    if (count && status == 0)
         say(f, LEVEL_OK, "", "%u: %s%s", count, first, count > 1 ? ", ..." : "");
-    else
+    else /* the worker says why on the one line */
         say(f, LEVEL_MISSING, hint, "no OpenCL device (%s)",
-            WIFSIGNALED(status) ? "a driver crashed while it was asked" : "none is listed");
+            WIFSIGNALED(status) ? "a driver crashed while it was asked"
+            : count             ? first
+                                : "none is listed");
 }
 
 static void check_simd(const struct machine *m, struct finding *f)
@@ -389,6 +394,7 @@ int command_doctor(int argc, char **argv)
         {.title = "doctor", .specs = doctor_specs, .count = 2},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
         {.specs = hill_request_specs, .count = hill_request_count, .foreign = true},
+        HILL_FOREIGN_HTTP_TABLE,
     };
     const struct option_program program = {
         .name = "hillctl doctor",
@@ -398,7 +404,7 @@ int command_doctor(int argc, char **argv)
             "warn (it runs, but slower or with less) or missing (it cannot run: exit 111).",
         .example = "hillctl doctor",
         .tables = tables,
-        .n_tables = 4,
+        .n_tables = sizeof tables / sizeof tables[0],
     };
     return options_main(&program, argc, argv, NULL, examine);
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "proto/options_hill.h"
+#include "proto/options_http.h"
 #include "proto/client.h"
 #include "hillctl/asked_selection.h"
 #include "hillctl/conversation.h"
@@ -266,6 +267,7 @@ int command_generate(int argc, char **argv)
         {.title = "what finished requests have left", .specs = after_specs, .count = 1},
         {.title = "session and check", .specs = check_specs, .count = 2},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
+        HILL_FOREIGN_HTTP_TABLE,
     };
     const struct option_program program = {
         .name = "hillctl generate",
@@ -273,7 +275,7 @@ int command_generate(int argc, char **argv)
         .summary = "Send one request to the running pipeline and stream the answer to stdout.",
         .example = "hillctl generate -f report.txt -n 64 --temp 0 --json",
         .tables = tables,
-        .n_tables = 7,
+        .n_tables = sizeof tables / sizeof tables[0],
         .hints = hill_hints,
         .n_hints = hill_hint_count,
         .notes =
@@ -366,6 +368,7 @@ int command_restore(int argc, char **argv)
          .count = hill_request_count - HILL_TEXT_SPECS,
          .foreign = true},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
+        HILL_FOREIGN_HTTP_TABLE,
     };
     const struct option_program program = {
         .name = "hillctl restore",
@@ -374,7 +377,7 @@ int command_restore(int argc, char **argv)
                    "sampling that it had;\nor ask it a question: only the question is computed.",
         .example = "hillctl restore /var/tmp/report.session -p 'What does it cost?' -n 64",
         .tables = tables,
-        .n_tables = 6,
+        .n_tables = sizeof tables / sizeof tables[0],
         .hints = hill_hints,
         .n_hints = hill_hint_count,
         .positional_max = 1,

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/options.h"
+
 #define MARK "\xef\xbb\xbf" /* a byte order mark */
 
 int prompt_file_read(char **text, size_t *bytes, const char *path, struct hill_why *why)
@@ -19,8 +21,8 @@ int prompt_file_read(char **text, size_t *bytes, const char *path, struct hill_w
     *bytes = 0;
     int fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
-                         strerror(errno));
+        return hill_fail(why, options_from_errno(errno), "reading the prompt from %s failed: %s",
+                         path, strerror(errno));
     *text = malloc(room);
     while (*text && (got = read(fd, *text + *bytes, room - *bytes)) > 0) {
         *bytes += (size_t)got;
@@ -39,8 +41,8 @@ int prompt_file_read(char **text, size_t *bytes, const char *path, struct hill_w
     if (!*text || full)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for the prompt of %s", path);
     if (got < 0)
-        return hill_fail(why, HILL_E_INVALID, "reading the prompt from %s failed: %s", path,
-                         strerror(err));
+        return hill_fail(why, options_from_errno(err), "reading the prompt from %s failed: %s",
+                         path, strerror(err));
     if (*bytes > PROMPT_FILE_MAX)
         return hill_fail(why, HILL_E_TOO_LONG, "the prompt in %s is longer than %u bytes", path,
                          PROMPT_FILE_MAX);

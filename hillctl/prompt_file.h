@@ -2,8 +2,8 @@
  * hillctl/prompt_file.h - a text file, or stdin, as (a part of) a prompt.
  *
  * What: its bytes, whatever they are, without a UTF-8 byte order mark at the beginning. Who calls
- * it: generate.c, chat.c. Failure: HILL_E_INVALID where it cannot be read, HILL_E_TOO_LONG beyond
- * PROMPT_FILE_MAX, HILL_E_NOMEM; why says which. Concurrency: one thread.
+ * it: generate.c, chat.c. Failure: as options_from_errno where it cannot be read, HILL_E_TOO_LONG
+ * beyond PROMPT_FILE_MAX, HILL_E_NOMEM; why says which. Concurrency: one thread.
  */
 #pragma once
 

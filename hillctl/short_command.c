@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "proto/options_http.h"
+
 int short_command_begin(struct short_command *c, int argc, char **argv)
 {
     c->client.signal_fd = -1;
@@ -11,9 +13,10 @@ int short_command_begin(struct short_command *c, int argc, char **argv)
         .specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true};
     c->tables[2] = (struct option_table){
         .specs = hill_request_specs, .count = hill_request_count, .foreign = true};
-    c->tables[3] = c->own;
+    c->tables[3] = (struct option_table)HILL_FOREIGN_HTTP_TABLE;
+    c->tables[4] = c->own;
     c->program.tables = c->tables;
-    c->program.n_tables = c->own.count ? 4 : 3;
+    c->program.n_tables = c->own.count ? 5 : 4;
     int started = options_start(&c->options, &c->program, argc, argv);
     if (started != 0)
         return 1 + (started == 1 ? 0 : hill_exit_code(started));

@@ -101,6 +101,24 @@ static void usage_grows_with_work_and_memory(void **state)
     free(memory);
 }
 
+static void closed_standard_descriptors_are_opened(void **state)
+{
+    (void)state;
+    int status = -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        int next = dup(STDERR_FILENO);
+        close(next);
+        close(STDIN_FILENO);
+        close(STDERR_FILENO);
+        process_open_standard();
+        bool opened = fcntl(STDIN_FILENO, F_GETFD) == 0 && fcntl(STDERR_FILENO, F_GETFD) == 0;
+        _exit(opened && dup(STDERR_FILENO) == next ? 0 : 1); /* and nothing else stays open */
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 static void this_process_is_alive(void **state)
 {
     (void)state;
@@ -328,6 +346,7 @@ int main(void)
         cmocka_unit_test(every_code_has_words_and_an_exit_code),
         cmocka_unit_test(errno_becomes_a_code),
         cmocka_unit_test(a_failure_says_why),
+        cmocka_unit_test(closed_standard_descriptors_are_opened),
         cmocka_unit_test(this_process_is_alive),
         cmocka_unit_test(usage_grows_with_work_and_memory),
         cmocka_unit_test(a_process_is_killed_by_pid_and_start_time),

@@ -364,7 +364,7 @@ static void test_file_line_too_long_is_refused_not_cut(void **state)
 static void test_file_that_is_missing(void **state)
 {
     (void)state;
-    assert_int_equal(parse("--config", "/nonexistent/x.ini", NULL), HILL_E_IO);
+    assert_int_equal(parse("--config", "/nonexistent/x.ini", NULL), HILL_E_INVALID);
     expect_refused("/nonexistent/x.ini");
 }
 

@@ -13,7 +13,7 @@ expect 100 '.' x --frobnicate && one_line
 expect 100 '.' x y && one_line
 expect 111 "$work/none" "$work/none" && one_line
 head -c 10000 /dev/zero >"$work/foreign"
-expect 1 'no cold pool' "$work/foreign" && one_line
+expect 1 "$work/foreign.*no cold pool" "$work/foreign" && one_line
 exec 9<"$work/foreign"
 flock -x 9
 expect 100 'is in use' "$work/foreign" && one_line

@@ -42,6 +42,8 @@ sed 's/general\.architecture\(.\{12\}\)llama/general.architecture\1mamba/' "$wor
 cmp -s "$work/good.gguf" "$work/arch.gguf" || refused "unsupported architecture" 1 "arch" -m "$work/arch.gguf" -p x
 refused "no such model" 100 "nothere" -m "$work/nothere.gguf" -p x
 refused "model is a folder" 1 "$work" -m "$work" -p x
+mkfifo "$work/fifo.gguf"
+refused "model is a fifo" 1 "fifo.gguf: it is no regular file" -m "$work/fifo.gguf" -p x
 
 head -c 3000 LICENSE >"$work/long"
 refused "prompt longer than the context" 1 "context" -m "$work/good.gguf" -c 1024 -f "$work/long"
@@ -70,7 +72,15 @@ config "that is cut short" '# a comment\nalpha' "2: not 'name = value'"
 config "with a value out of range" 'alpha = 7\n' "1: alpha: 7 is out of range"
 config "of another version" 'no-such-key = 1\n' "1: no-such-key: unknown key"
 config "that is no text" '\001\377\000\003= x\n' "1: "
-refused "a --config that is not there" 111 "none.ini: No such file" -m "$work/good.gguf" -p x --config "$work/none.ini"
+refused "a --config that is not there" 100 "none.ini: No such file" -m "$work/good.gguf" -p x --config "$work/none.ini"
+printf 'port = 8091\napi-key-file = keys\nno-slots = yes\n' >"$work/http.ini"
+refused "options of HTTP in --config are the gateway's alone: the model" 100 "nothere" -m "$work/nothere.gguf" -p x --config "$work/http.ini"
+expect_one_line "so it is for hillctl: no pipeline" 111 "$bin/hillctl" status --config "$work/http.ini" --run-dir "$run_dir"
+for command in "generate -p x" "restore $work/none.session" chat; do
+    # shellcheck disable=SC2086  # words
+    "$bin/hillctl" $command --check --config "$work/http.ini" >"$work/out" 2>&1
+    expect "hillctl $command: keys that it does not know" "$(grep -c 'unknown key' "$work/out")" 0
+done
 refused "leftover argument" 100 "extra" -m "$work/good.gguf" -p x extra
 refused "unknown policy" 100 "nonsense" -m "$work/good.gguf" -p x --policy nonsense
 refused "no prompt" 100 "prompt" -m "$work/good.gguf"
@@ -138,6 +148,11 @@ elif command -v setpriv >/dev/null; then
         setpriv --reuid 65534 --clear-groups "$bin/hill-coordinator" -m "$work/good.gguf" --run-dir "$work/nobody/run" --state-dir "$work/locked" 2>"$work/err"
         expect "unreadable state folder: exit" $? 111
         expect "unreadable state folder: lines" "$(wc -l <"$work/err")" 1
+        cp "$work/good.gguf" "$work/locked/good.gguf" && cp LICENSE "$work/locked/prompt"
+        setpriv --reuid 65534 --clear-groups "$bin/hill-coordinator" -m "$work/locked/good.gguf" --run-dir "$work/nobody/run" --state-dir "$work/nobody/state" 2>"$work/err"
+        expect "a model in a folder that may not be entered: exit, lines" "$? $(wc -l <"$work/err")" "111 1"
+        setpriv --reuid 65534 --clear-groups "$bin/hillctl" generate -f "$work/locked/prompt" -n 1 --check 2>"$work/err"
+        expect "a prompt that may not be read: exit, lines" "$? $(wc -l <"$work/err")" "111 1"
         : >"$work/its.pool" && chmod 600 "$work/its.pool"
         # kernels are built into a cache of its own, not into root's
         POCL_CACHE_DIR=$work/nobody/cache timeout 60 setpriv --reuid 65534 --clear-groups "$bin/hill-coordinator" -m "$work/good.gguf" -c 1024 --run-dir "$work/nobody/run" --state-dir "$work/nobody/state" \
@@ -148,6 +163,22 @@ elif command -v setpriv >/dev/null; then
         echo "without the unreadable state folder: the build is not readable to other users"
     fi
 fi
+
+# standard descriptors that are closed: no file or fifo of ours gets their numbers
+for closed in '>&- 2>&-' '<&- 2>&-' '<&- >&- 2>&-'; do
+    eval "timeout 60 '$hillinfer' run --run-dir '$run_dir' --state-dir '$state_dir' -m '$work/good.gguf' -c 1024 -p x -n 1 $closed"
+    expect "run $closed: exit" $? 0
+done
+timeout 60 "$hillinfer" up --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/good.gguf" -c 1024 >&- 2>&- &
+up=$!
+if wait_for 30 "$bin/hillctl" generate -p x -n 1 --run-dir "$run_dir" >"$work/out" 2>&1; then
+    down || fail "down"
+    wait "$up"
+    expect "up >&- 2>&-: exit" $? 0
+else
+    fail "up >&- 2>&-: $(cat "$work/out")"
+fi
+expect_nothing_left
 
 if up -m "$work/good.gguf" -c 1024; then
     "$hillinfer" run --run-dir "$run_dir" --state-dir "$work/state2" -m "$work/good.gguf" -c 1024 -p x -n 1 >"$work/out" 2>"$work/err"

@@ -18,7 +18,10 @@ template+="{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n
 # ---- wrong use, and no pipeline yet ----
 expect_one_line "no key beyond this machine" 100 "$bin/hill-gateway" --host 0.0.0.0 --port 0 --run-dir "$run_dir"
 expect_one_line "an address that is none" 100 "$bin/hill-gateway" --host nowhere.example --run-dir "$run_dir"
-expect_one_line "a key file that is not there" 111 "$bin/hill-gateway" --api-key-file "$work/none" --run-dir "$run_dir"
+mkfifo "$work/fifo"
+timeout -k 5 1 "$bin/hill-gateway" --port 0 --api-key-file "$work/fifo" --run-dir "$run_dir" 2>/dev/null
+expect "SIGTERM while a fifo of keys has no writer" $? 124
+expect_one_line "a key file that is not there" 100 "$bin/hill-gateway" --api-key-file "$work/none" --run-dir "$run_dir"
 expect_one_line "the model's refusal ends serve" 1 "$hillinfer" serve --detach --port 0 -m LICENSE --run-dir "$run_dir" --state-dir "$state_dir"
 
 # gateway ARGUMENTS...: one more gateway before the same run folder; its address in $url, its pid in $gateway

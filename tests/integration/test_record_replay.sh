@@ -148,6 +148,8 @@ refused "not a recording" 1 'field magic' "$hillinfer" replay "$work/random.gguf
 refused "no such file" 111 'No such file' "$hillinfer" replay "$work/none.rec" cpu_scorer
 refused "no stage" 100 'replay needs' "$hillinfer" replay "$file"
 refused "a stage that cannot be driven" 100 'coordinator' "$hillinfer" replay "$file" coordinator
+refused "a leftover argument of replay" 100 'extra' "$hillinfer" replay "$file" cpu_scorer extra
+refused "an unknown option of replay" 100 '--foo' "$hillinfer" replay "$file" cpu_scorer --state-dir "$state_dir" --foo
 refused "record over a file" 100 'is there already' "$hillinfer" record "$file" "${run[@]}"
 refused "record without a file" 100 'record needs FILE' "$hillinfer" record -m "$work/random.gguf"
 "$hillinfer" record "$work/hot.rec" "${run[@]}" --csd none >/dev/null 2>"$work/err" || fail "record without a drive: $(cat "$work/err")"

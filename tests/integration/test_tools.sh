@@ -22,6 +22,9 @@ expect "doctor leaves no file" "$(find "$state_dir" -type f)" ""
 "$hillinfer" doctor --run-dir "$run_dir" --state-dir "$work/file/state" >"$work/out"
 expect "doctor without a state folder: exit code" $? 111
 expect_match "doctor without a state folder" "$work/out" '^missing +state folder +.*--state-dir'
+OCL_ICD_VENDORS=$work/none "$hillinfer" doctor "${both[@]}" >"$work/out"
+expect "doctor without an OpenCL device: exit code" $? 111
+expect_match "doctor without an OpenCL device" "$work/out" '^missing +OpenCL devices +no OpenCL device \(no OpenCL platform found.*apt install'
 
 # --- each command of the script explains itself
 for command in up serve run chat generate save restore status top attach detach csd-model profile restart down logs perf trace record replay \
@@ -29,11 +32,30 @@ for command in up serve run chat generate save restore status top attach detach 
     "$hillinfer" $command --help >"$work/out" 2>"$work/err" </dev/null
     expect "$command --help: exit code, first word" "$? $(head -n 1 "$work/out" | cut -d' ' -f1)" "0 usage:"
 done
+"$hillinfer" up --detach --help "${both[@]}" >"$work/out" 2>"$work/err"
+expect "up --detach --help: exit code, first word" "$? $(head -n 1 "$work/out" | cut -d' ' -f1)" "0 usage:"
+for command in up "up --detach" serve run chat; do
+    # shellcheck disable=SC2086  # words
+    "$hillinfer" $command "${both[@]}" --version >"$work/out" 2>"$work/err" </dev/null
+    expect "$command --version: exit code, output" "$? $(cut -d' ' -f1 "$work/out") $(wc -c <"$work/err")" "0 hillctl 0"
+done
+expect "--help and --version start nothing, and leave the log" "$(ls "$run_dir" "$state_dir/hillinfer.log" 2>/dev/null)" ""
+expect "chat --help has no option that chat refuses" "$("$hillinfer" chat --help | grep -c -e '--check' -e '--json')" 0
+expect "a prompt that is --help is a prompt" "$("$hillinfer" run "${both[@]}" -p --help 2>&1 >/dev/null | grep -c model)" 1
 expect "a prompt that says --help is a prompt" "$("$hillinfer" run -p "what does --help do" 2>&1 >/dev/null | grep -c usage)" 0
 
 # --- wrong use, and nothing to look into
 "$hillinfer" down --run-dir "$run_dir" 2>"$work/err"
 expect "down with nothing up: exit code, line" "$? $(grep -c 'nothing to stop' "$work/err")" "0 1"
+mkdir -m 0 "$work/locked" && chmod 755 "$work"
+as_user=() # to root no folder is locked
+[ "$(id -u)" -ne 0 ] || as_user=(setpriv --reuid 65534 --clear-groups)
+if "${as_user[@]}" test -x "$bin/hillctl" 2>/dev/null; then
+    expect_one_line "down with a run folder that may not be entered" 111 "${as_user[@]}" "$hillinfer" down --run-dir "$work/locked/run"
+    expect_match "and it says so" "$work/err" 'locked/run may not be entered'
+else
+    echo "without the locked run folder: the build is not readable to other users"
+fi
 expect_one_line "down with an unknown option" 100 "$hillinfer" down --now --run-dir "$run_dir"
 expect_one_line "logs without a log" 111 "$hillinfer" logs "${both[@]}"
 expect_one_line "perf without a pipeline" 111 "$hillinfer" perf gpu_worker "${both[@]}"
@@ -47,6 +69,16 @@ expect_one_line "perf with an unknown option" 100 "$hillinfer" perf gpu_worker -
 expect_one_line "logs with an unknown option" 100 "$hillinfer" logs --tail "${both[@]}"
 expect_one_line "top -n x" 100 "$hillinfer" top -n x --run-dir "$run_dir"
 expect_one_line "doctor with a leftover argument" 100 "$hillinfer" doctor now
+for command in "up --detach -m $work/none.gguf" chat logs "perf gpu_worker" "replay $work/none csd_agent" "get-models smollm2"; do
+    # shellcheck disable=SC2086  # words
+    expect_one_line "$command without HOME" 100 env -i PATH="$PATH" timeout 20 "$hillinfer" $command
+    expect_match "$command names HOME" "$work/err" 'nor HOME is set'
+done
+for command in "run -p x" "up --detach" "up --http=127.0.0.1:0"; do
+    # shellcheck disable=SC2086  # words
+    expect_one_line "$command without a temporary folder" 111 env TMPDIR="$work/none" timeout 20 "$hillinfer" $command -m "$work/none.gguf" "${both[@]}"
+    expect_match "$command names TMPDIR" "$work/err" 'TMPDIR'
+done
 
 # --- a running pipeline: names, log, status, top
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"

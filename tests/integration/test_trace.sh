@@ -40,6 +40,10 @@ expect "the first trace is untouched" "$(sha256sum <"$work/run.kvt")" "$sum"
 replay "$work/run.kvt.2" --placement bkp
 expect "queries recorded in the second" "$(field "$work/replay" .records)" $records
 expect "hot only: cold entries recorded" "$(field "$work/replay" .recorded.cold)" 0
+"$bin/hill-kvtrace" --json "$work/run.kvt.2" >"$work/replays" 2>"$work/err"
+expect "without scores: exit code, placements" "$? $(jq -r '.[0].placements | keys | sort | join(" ")' "$work/replays")" "0 belady bkp lfu lru paper recency"
+expect "and a line says that score is left out" "$(grep -c 'has no scores (--trace-scores)' "$work/err") of $(wc -l <"$work/err")" "1 of 1"
+expect_one_line "score of a trace without scores" 100 "$bin/hill-kvtrace" "$work/run.kvt.2" --placement score
 
 # --- a scorer that is killed: the requests before it stay readable, the new one writes a file of its own
 up "${pipeline[@]}" --trace-kv "$work/up.kvt" || fail "up"

@@ -286,10 +286,10 @@ static int load_text(const char *path, char **text, size_t *bytes, struct hill_w
 {
     struct stat info;
     FILE *file = fopen(path, "rb");
-    int code = 0;
+    int code = 0, err = 0;
     *text = NULL;
     if (!file || fstat(fileno(file), &info) != 0)
-        code = hill_from_errno(errno);
+        code = hill_from_errno(err = errno);
     else if (!S_ISREG(info.st_mode) || info.st_size > (off_t)1 << 30)
         code =
             hill_fail(why, HILL_E_DAMAGED, "the text %s is no regular file of at most 1 GiB", path);
@@ -298,11 +298,12 @@ static int load_text(const char *path, char **text, size_t *bytes, struct hill_w
     else
         *bytes = fread(*text, 1, (size_t)info.st_size, file);
     if (file && code == 0 && ferror(file))
-        code = HILL_E_IO;
+        code = hill_from_errno(err = errno);
     if (file)
         fclose(file);
     if (code && code != HILL_E_DAMAGED)
-        hill_fail(why, code, "reading the text %s failed: %s", path, hill_strerror(code));
+        hill_fail(why, code, "reading the text %s failed: %s", path,
+                  err ? strerror(err) : hill_strerror(code));
     return code;
 }
 

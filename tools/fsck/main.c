@@ -92,13 +92,14 @@ static int check_file(const struct options *o, struct hill_why *why)
 {
     const char *path = options_positional(o, 0);
     struct pool_check check = {.quiet = options_flag(o, "json")};
+    struct hill_why found = {""};
     int fd = open_file(path, why);
     if (fd < 0)
         return fd;
-    int code = pool_check_file(&check, fd, why);
+    int code = pool_check_file(&check, fd, &found);
     close(fd);
     if (code)
-        return code;
+        return hill_fail(why, code, "'%.300s': %.200s", path, found.text);
     if (check.quiet)
         print_json(&check);
     else

@@ -22,7 +22,9 @@
 #define FILES_MAX 256
 
 static const struct option_spec specs[] = {
-    OPTION("placement", STRING, "LIST", "all, or some of recency,bkp,paper,lru,lfu,score,belady",
+    OPTION("placement", STRING, "LIST",
+           "all (score only where the trace has scores), or some of "
+           "recency,bkp,paper,lru,lfu,score,belady",
            .fallback = "all"),
     OPTION("hot", REAL, "SHARE", "share of a sequence's tokens that may be hot", .min_open = true,
            .max = 1, .fallback = "0.6"),
@@ -128,6 +130,10 @@ static int compare_placements(struct trace_file *file, const struct options *o,
         rc = report_run(&report, why);
     if (rc)
         return rc;
+    if (report.all && report.without_scores)
+        fprintf(stderr,
+                "hill-kvtrace: %s has no scores (--trace-scores): placement score is left out\n",
+                trace_file_path(file));
     if (!all)
         report_print(&report, stdout);
     else if (json_array_append_new(all, report_json(&report)))

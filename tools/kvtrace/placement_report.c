@@ -7,6 +7,7 @@ int report_parse_placements(struct report *report, const char *text, struct hill
 {
     bool all = strcmp(text, "all") == 0;
     memset(report->wanted, all, sizeof report->wanted);
+    report->all = all;
     while (!all) {
         char name[16];
         enum placement_kind kind;
@@ -38,6 +39,7 @@ static int count_recorded(struct report *report, struct hill_why *why)
         int rc = trace_file_read(report->file, i, &words, &scores, why);
         if (rc)
             return rc;
+        report->without_scores = report->without_scores || !scores;
         uint32_t from = r->n_tokens > s->window ? r->n_tokens - s->window : 0;
         for (uint32_t j = 0; j < r->n_selected; j++) {
             uint32_t position = words[j] & TRACE_POSITION_MASK;
@@ -57,6 +59,8 @@ static int count_recorded(struct report *report, struct hill_why *why)
 int report_run(struct report *report, struct hill_why *why)
 {
     int rc = count_recorded(report, why);
+    if (report->all && report->without_scores)
+        report->wanted[PLACEMENT_SCORE] = false;
     for (unsigned kind = 0; kind < PLACEMENT_COUNT && rc == 0; kind++)
         if (report->wanted[kind])
             rc = trace_replay_run(&report->results[kind], report->file, (enum placement_kind)kind,

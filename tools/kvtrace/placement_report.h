@@ -16,6 +16,7 @@ struct report {
     struct trace_file *file;
     struct trace_replay_settings settings;
     bool wanted[PLACEMENT_COUNT];
+    bool all, without_scores; /* both: score, which follows them, is left out */
     struct trace_replay_result results[PLACEMENT_COUNT];
     uint64_t gpu, hot, cold; /* unforced selected entries as the trace has them */
 };

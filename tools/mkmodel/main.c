@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/process.h"
 #include "tools/mkmodel/build.h"
 #include "tools/mkmodel/command.h"
 
@@ -41,6 +42,7 @@ int main(int argc, char **argv)
     struct mkmodel_options options;
     struct hill_why why = {.text = ""};
     enum option_question question = OPTIONS_NONE;
+    process_open_standard();
     hill_log_init("hill-mkmodel", HILL_LOG_INFO);
     int code = command_parse(&options, argc, argv, &question, &why);
     if (question == OPTIONS_HELP)
