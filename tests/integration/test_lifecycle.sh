@@ -2,7 +2,7 @@
 # Up, down, Ctrl-C, kill -9, restart, attach and detach: what a person sees, and that nothing stays behind.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last 2
+requests_last 10
 export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 
 small_model "$work/model.gguf"
@@ -47,7 +47,7 @@ wait "$request" || fail "the request of that time"
 expect "its answer" "$(answer "$work/running")" "$first"
 
 # --- a worker dies in mid-request: the request goes on, the answer is the same. It is long enough for the kill to meet it
-long=("${ask[@]/#64/1500}")
+long=("${ask[@]/#64/250}")
 "$hillinfer" generate "${long[@]}" >"$work/long" || fail "generate, long"
 undisturbed=$(answer "$work/long" | md5sum)
 for worker in csd_agent cpu_scorer gpu_worker; do
