@@ -38,7 +38,7 @@ static void fingerprint(char out[PROFILE_FINGERPRINT_BYTES], struct service *sv)
     if (!sv->profile.cpu[0])
         profile_cpu_name(sv->profile.cpu, sizeof sv->profile.cpu);
     const char *device = epoch->csd_device;
-    char scores[220]; /* what does */
+    char scores[220]; /* what scores on either side */
     snprintf(scores, sizeof scores, "%.100s; drive's digests on %.50s, %llu MiB of them in DRAM",
              sv->profile.cpu, device && *device ? device : "host",
              (unsigned long long)(epoch->csd_dram_bytes >> 20));

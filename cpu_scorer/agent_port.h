@@ -26,8 +26,8 @@ typedef void agent_handler(void *context, const void *record);
 struct agent_line {
     uint32_t commands_open; /* commands without a completion */
     int64_t heard_ns;       /* last sign of life while commands are open */
-    int64_t done_ns;        /* since then it reads for the open query or FETCH, if it does */
-    int64_t moved_ns;       /* its last completion of a command that reads nothing for a query */
+    int64_t done_ns;        /* when it last answered a query, FETCH or READ_KEYS, or left a rest */
+    int64_t moved_ns;       /* when it last answered another command */
 };
 
 /* What a drive's commands of a kind took, of late. */

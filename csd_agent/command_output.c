@@ -53,8 +53,8 @@ bool output_direct(const struct data_plane *plane)
     return !plane->drive.model.figures.on && plane->held.bytes == 0;
 }
 
-/* What reads for a query waits in the modelled flash for what came before: only from there on is it
- * the drive's time of this one. */
+/* When the drive's own time for a command began. A query, FETCH or READ_KEYS waits in the modelled
+ * flash until the one before has been answered: that wait belongs to the one before. */
 static int64_t busy_since(struct data_plane *plane, const struct held_record *held, int64_t now)
 {
     const struct record_completion *c = (const void *)held->payload;

@@ -44,7 +44,7 @@ struct table_row {
 };
 
 struct table_commit {
-    char name[24]; /* "": results that do not say */
+    char name[24]; /* "": of results whose lines name no commit */
     uint32_t n;    /* results of the table's cells */
 };
 
