@@ -533,6 +533,30 @@ static void test_two_writers_of_one_file_do_not_mix(void **state)
     assert_int_equal(load(&d, 5, &why), 0);
 }
 
+static void test_a_pipe_or_a_link_to_one_is_not_replaced(void **state)
+{
+    (void)state;
+    struct data d;
+    struct hill_why why = {""};
+    struct stat there;
+    char pipe[420];
+    fill(&d);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(save(&d, &why), HILL_E_INVALID);
+    assert_non_null(strstr(why.text, path));
+    assert_non_null(strstr(why.text, "not a regular file"));
+    assert_int_equal(access(part, F_OK), -1);
+    assert_int_equal(lstat(path, &there), 0);
+    assert_true(S_ISFIFO(there.st_mode));
+    snprintf(pipe, sizeof pipe, "%s.pipe", path);
+    assert_int_equal(rename(path, pipe), 0);
+    assert_int_equal(symlink(pipe, path), 0);
+    assert_int_equal(save(&d, &why), HILL_E_INVALID);
+    assert_int_equal(lstat(path, &there), 0);
+    assert_true(S_ISLNK(there.st_mode));
+    unlink(pipe);
+}
+
 static void test_a_file_that_does_not_fit_is_one_line_and_no_file(void **state)
 {
     (void)state;
@@ -633,6 +657,7 @@ int main(void)
         cmocka_unit_test_setup(test_a_file_without_the_exact_term_has_0, set_up),
         cmocka_unit_test_setup(test_a_close_before_the_end_leaves_nothing, set_up),
         cmocka_unit_test_setup(test_two_writers_of_one_file_do_not_mix, set_up),
+        cmocka_unit_test_setup(test_a_pipe_or_a_link_to_one_is_not_replaced, set_up),
         cmocka_unit_test_setup(test_a_file_that_does_not_fit_is_one_line_and_no_file, set_up),
         cmocka_unit_test_setup(test_what_a_killed_writer_left_is_cleared, set_up),
         cmocka_unit_test_setup(test_what_is_no_session_is_refused, set_up),
