@@ -110,8 +110,10 @@ int restore_begin(struct request *r, struct hill_why *why)
     r->first_append = h->first_append;
     uint32_t at_once = layout_append_tokens_max(&w->plane.party.layout);
     r->units = h->terms.n_layers * (1 + (h->n_entries - r->first_append + at_once - 1) / at_once);
-    if (session_has_masses(&h->terms))
+    if (request_weighs(r)) /* session_compare: the file has them */
         r->units += h->terms.n_layers * request_mass_records(r, h->n_entries);
+    else
+        session_pass_masses(r->session);
     if (request_asks_session(r)) {
         uint32_t batch = w->settings.plan.batch_tokens, n = r->prompt - h->n_entries;
         r->units_behind = (n + batch - 1) / batch * h->terms.n_layers;

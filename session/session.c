@@ -14,6 +14,8 @@
 #include "kv/score.h"
 #include "kv/select.h"
 
+#define PASS_MASSES 512u /* read at a time where nobody wants them */
+
 /* ---- the format --------------------------------------------------------------------------- */
 
 static uint64_t header_checksum(const struct session_header *h)
@@ -190,10 +192,16 @@ int session_compare(const struct session_header *saved, const struct session_ter
     int rc = compare_model(a, b, path, why);
     if (rc)
         return rc;
-    bool selected = saved->step > 0, sums_differ = session_has_masses(a) != session_has_masses(b);
-    if (a->policy != b->policy && (selected || sums_differ))
+    bool selected = saved->step > 0;
+    if (selected && a->policy != b->policy)
         return differs_by_name(path, why, "--policy", kv_policy_name(a->policy),
                                kv_policy_name(b->policy));
+    if (session_has_masses(b) && !session_has_masses(a))
+        return hill_fail(why, HILL_E_INVALID,
+                         "session %.300s was saved without the sums of attention that --policy %s "
+                         "ranks by: save its prompt under that policy (-n 1), such a session "
+                         "restores under every other policy, too",
+                         path, kv_policy_name(b->policy));
     if (selected && a->speculate != b->speculate)
         return differs(path, why, "--speculate on (0: not) from layer", a->speculate, b->speculate);
     if (a->rope_choice != b->rope_choice)
@@ -337,12 +345,23 @@ static int read_section(struct session_file *f, bool masses, uint32_t n, void *t
 
 int session_read_entries(struct session_file *f, uint32_t n, void *entries, struct hill_why *why)
 {
-    return read_section(f, false, n, entries, why);
+    int rc = read_section(f, false, n, entries, why);
+    while (!rc && f->masses && f->pass_masses) {
+        float passed[PASS_MASSES];
+        uint32_t left = f->header.n_entries - f->next;
+        rc = read_section(f, true, left < PASS_MASSES ? left : PASS_MASSES, passed, why);
+    }
+    return rc;
 }
 
 void session_pass(struct session_file *f, uint32_t n)
 {
     f->layer = n;
+}
+
+void session_pass_masses(struct session_file *f)
+{
+    f->pass_masses = true;
 }
 
 int session_read_masses(struct session_file *f, uint32_t n, float *masses, struct hill_why *why)

@@ -86,8 +86,8 @@ int session_check(const struct session_header *header, uint64_t file_bytes, cons
 
 /* Was it saved under these terms? HILL_E_INVALID with the first that differs. Terms that the
  * policy does not use are not compared; before the first decode step (step 0) nothing has been
- * selected, and only the model's and the rotary factors' are, but for the policy where one of both
- * is h2o: sums of attention are saved for h2o alone. */
+ * selected, and only the model's and the rotary factors' are. h2o needs a file with sums of
+ * attention, which files of other policies do not have. */
 int session_compare(const struct session_header *saved, const struct session_terms *here,
                     const char *path, struct hill_why *why);
 
@@ -97,6 +97,7 @@ struct session_file {
     struct session_header header;
     uint32_t layer, next; /* the entry that is read next */
     bool masses;          /* the layer's entries were read, its masses are next */
+    bool pass_masses;
     XXH64_state_t *hash;
 };
 
@@ -111,6 +112,9 @@ int session_read_entries(struct session_file *file, uint32_t n, void *entries,
                          struct hill_why *why);
 /* Layers that the caller has: the next entry is the first of layer n. Before any entry was read. */
 void session_pass(struct session_file *file, uint32_t n);
+/* Nobody wants the masses, where there are any: the read that ends a layer's entries reads them,
+ * too, for their checksum. Before any entry was read. */
+void session_pass_masses(struct session_file *file);
 /* Where session_has_masses: the next n masses of a layer whose entries have been read. */
 int session_read_masses(struct session_file *file, uint32_t n, float *masses, struct hill_why *why);
 /* Have the kernel read what follows ahead of us. */

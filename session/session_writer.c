@@ -71,8 +71,21 @@ static bool still_there(const struct session_writer *w)
            ours.st_dev == named.st_dev;
 }
 
+/* The rename would replace a pipe, a device or what a link to one stands for. */
+static int check_target(const struct session_writer *w, struct hill_why *why)
+{
+    struct stat there;
+    if (stat(w->path, &there) || S_ISREG(there.st_mode))
+        return 0;
+    return hill_fail(why, HILL_E_INVALID,
+                     "no session can be saved in %.300s: it is not a regular file", w->path);
+}
+
 static int open_part(struct session_writer *w, struct hill_why *why)
 {
+    int rc = check_target(w, why);
+    if (rc)
+        return rc;
     w->fd = open(w->part, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (w->fd < 0)
         return failed(w, "creating", errno, why);

@@ -270,7 +270,7 @@ for other in "--speculate on" "--speculate verify" "--policy h2o" "--policy leoa
     down || fail "down"
 done
 
-# --- saved before the first decode step: any selection and policy goes on from there, but for h2o, whose sums are missing
+# --- saved before the first decode step: any selection and policy goes on from there; h2o only where its sums were saved
 up "${options[@]}" "${small[@]}" || fail "up"
 generate 1 1 "$work/first" --save "$work/read" || fail "--save after one token: $(cat "$work/first.err")"
 restore "$work/s90" 5 "$work/out" --alpha 0.3
@@ -291,6 +291,15 @@ from_prompt() { # NAME FILE N WANTED [ARGUMENTS...]
     same "$name: all of it" "$(tokens "$work/again") $(hashes "$work/again") $(field "$work/again" '"\(.prompt_tokens) \(.predicted_tokens) \(.text)"')" \
         "$(tokens "$wanted") $(hashes "$wanted") $(field "$wanted" '"\(.prompt_tokens) \(.predicted_tokens) \(.text)"')"
 }
+up "${options[@]}" "${small[@]}" --policy h2o || fail "up --policy h2o"
+restore "$work/read" 5 "$work/out"
+one_line "read once without sums, restored with h2o" $? 100 "$work/out.err" "without the sums of attention that --policy h2o"
+generate 1 60 "$work/whole" || fail "h2o: $(cat "$work/whole.err")"
+generate 1 1 "$work/out" --save "$work/sums" || fail "h2o, --save after one token: $(cat "$work/out.err")"
+from_prompt "answered again, h2o" "$work/sums" 60 "$work/whole" --alpha 0.2
+restore "$work/sums" 5 "$work/out" -p "What?"
+one_line "a question with h2o" $? 1 "$work/out.err" "policy h2o ranks by what all queries"
+down || fail "down"
 for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 4" "--importance norm" "--speculate on" "--policy leoam" "--policy prefetch" "--policy full"; do
     # shellcheck disable=SC2086  # words
     up "${options[@]}" "${small[@]}" $other || fail "up $other"
@@ -299,8 +308,9 @@ for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 
     same "read once, $other: tokens" "$(tokens "$work/first" "$work/rest")" "$(tokens "$work/whole")"
     expect "read once, $other: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole")"
     from_prompt "answered again, $other" "$work/read" 60 "$work/whole"
+    from_prompt "saved under h2o, answered again, $other" "$work/sums" 60 "$work/whole"
     ask "$work/asked1" || fail "document and question, $other: $(cat "$work/asked1.err")"
-    restore "$work/read" 60 "$work/rest" -f "$work/question" || fail "a question, $other: $(cat "$work/rest.err")"
+    restore "$work/sums" 60 "$work/rest" -f "$work/question" || fail "a question, $other: $(cat "$work/rest.err")"
     same "a question, $other" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/asked1") $(hashes "$work/asked1")"
     case $other in --alpha*) cp "$work/whole" "$work/half" ;; esac
     if [ "$other" = "--policy full" ]; then # the selection comes with the request
@@ -309,15 +319,6 @@ for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 
     fi
     down || fail "down"
 done
-up "${options[@]}" "${small[@]}" --policy h2o || fail "up --policy h2o"
-restore "$work/read" 5 "$work/out"
-one_line "read once without sums, restored with h2o" $? 100 "$work/out.err" "--policy"
-generate 1 60 "$work/whole" || fail "h2o: $(cat "$work/whole.err")"
-generate 1 1 "$work/out" --save "$work/sums" || fail "h2o, --save after one token: $(cat "$work/out.err")"
-from_prompt "answered again, h2o" "$work/sums" 60 "$work/whole" --alpha 0.2
-restore "$work/sums" 5 "$work/out" -p "What?"
-one_line "a question with h2o" $? 1 "$work/out.err" "policy h2o ranks by what all queries"
-down || fail "down"
 up "${options[@]}" "${small[@]}" --policy h2o --trace-kv "$work/kvt" || fail "up --trace-kv"
 cp "$work/sums" "$work/gone"
 restore "$work/gone" $total "$work/rest" & # under a trace it begins anew after a worker's death

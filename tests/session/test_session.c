@@ -148,9 +148,9 @@ static int save(const struct data *d, struct hill_why *why)
     return rc;
 }
 
-/* Everything that the file says, compared with d (NULL: with nothing), read `n` entries at a time.
- */
-static int load(const struct data *d, uint32_t n, struct hill_why *why)
+/* Everything that the file says, compared with d (NULL: with nothing), read `n` entries at a time;
+ * pass_masses: but for the masses. */
+static int load_some(const struct data *d, uint32_t n, bool pass_masses, struct hill_why *why)
 {
     struct session_file f;
     uint32_t tokens[TOKENS];
@@ -161,13 +161,15 @@ static int load(const struct data *d, uint32_t n, struct hill_why *why)
         rc = session_read_tokens(&f, tokens, why);
     if (!rc && d)
         assert_memory_equal(tokens, d->tokens, sizeof tokens);
+    if (!rc && pass_masses)
+        session_pass_masses(&f);
     for (uint32_t layer = 0; !rc && layer < LAYERS; layer++) {
         for (uint32_t first = 0; !rc && first < ENTRIES; first += n)
             rc = session_read_entries(&f, ENTRIES - first < n ? ENTRIES - first : n,
                                       entries + 64 * first, why);
         if (!rc && d)
             assert_memory_equal(entries, d->entries[layer], sizeof entries);
-        bool has = !rc && session_has_masses(&f.header.terms);
+        bool has = !rc && session_has_masses(&f.header.terms) && !pass_masses;
         for (uint32_t first = 0; !rc && has && first < ENTRIES; first += n)
             rc = session_read_masses(&f, ENTRIES - first < n ? ENTRIES - first : n, masses + first,
                                      why);
@@ -178,6 +180,11 @@ static int load(const struct data *d, uint32_t n, struct hill_why *why)
         assert_memory_equal(&f.header, &d->header, sizeof f.header);
     session_close(&f);
     return rc;
+}
+
+static int load(const struct data *d, uint32_t n, struct hill_why *why)
+{
+    return load_some(d, n, false, why);
 }
 
 static void write_bytes(const void *bytes, size_t n)
@@ -256,8 +263,10 @@ static void test_masses_are_read_back_behind_their_layer(void **state)
     float mass;
     fill_h2o(&d);
     assert_int_equal(save(&d, &why), 0);
-    for (uint32_t n = 1; n <= ENTRIES; n++)
+    for (uint32_t n = 1; n <= ENTRIES; n++) {
         assert_int_equal(load(&d, n, &why), 0);
+        assert_int_equal(load_some(&d, n, true, &why), 0);
+    }
     assert_int_equal(d.header.file_bytes,
                      440 + 4 * TOKENS + 8 + LAYERS * (64 * ENTRIES + 8 + 4 * ENTRIES + 8));
     assert_int_equal(session_open(&f, path, &why), 0);
@@ -308,6 +317,7 @@ static void test_every_flipped_byte_is_refused(void **state)
         bytes[i] ^= (uint8_t)(1u << i % 8);
         write_bytes(bytes, n);
         assert_int_equal(load(NULL, ENTRIES, &why), HILL_E_DAMAGED);
+        assert_int_equal(load_some(NULL, 9, true, &why), HILL_E_DAMAGED);
         bytes[i] ^= (uint8_t)(1u << i % 8);
     }
     write_bytes(bytes, n);
@@ -457,17 +467,33 @@ static void test_before_the_first_step_any_selection_will_do(void **state)
         here.speculate++;
         assert_int_equal(session_compare(&saved, &here, "F", &why), step ? HILL_E_INVALID : 0);
         here = saved.terms;
-        here.policy = KV_POLICY_PREFETCH;
-        assert_int_equal(session_compare(&saved, &here, "F", &why), step ? HILL_E_INVALID : 0);
-        here.policy = KV_POLICY_H2O; /* its sums are not there */
-        assert_int_equal(session_compare(&saved, &here, "F", &why), HILL_E_INVALID);
-        assert_non_null(strstr(why.text, "--policy"));
-        here = saved.terms;
         here.model_identity ^= 1;
         assert_int_equal(session_compare(&saved, &here, "F", &why), HILL_E_INVALID);
         here = saved.terms;
         here.rope_choice ^= 1;
         assert_int_equal(session_compare(&saved, &here, "F", &why), HILL_E_INVALID);
+    }
+}
+
+/* h2o goes on from sums of attention, which no other policy saves. */
+static void test_before_the_first_step_any_policy_will_do(void **state)
+{
+    (void)state;
+    struct data d;
+    struct hill_why why = {""};
+    fill(&d);
+    struct session_header saved = d.header;
+    struct session_terms here = d.header.terms;
+    for (uint32_t i = 0; i < 2 * KV_POLICY_COUNT * KV_POLICY_COUNT; i++) {
+        saved.step = i % 2;
+        saved.terms.policy = (uint16_t)(i / 2 % KV_POLICY_COUNT);
+        here.policy = (uint16_t)(i / 2 / KV_POLICY_COUNT);
+        bool same = saved.terms.policy == here.policy, sums = here.policy != KV_POLICY_H2O;
+        int wanted = same || (saved.step == 0 && sums) ? 0 : HILL_E_INVALID;
+        assert_int_equal(session_compare(&saved, &here, "F", &why), wanted);
+        if (wanted)
+            assert_non_null(strstr(why.text, saved.step ? "was saved with --policy "
+                                                        : "without the sums of attention"));
     }
 }
 
@@ -531,6 +557,30 @@ static void test_two_writers_of_one_file_do_not_mix(void **state)
     assert_int_equal(status, 0);
     session_writer_close(first);
     assert_int_equal(load(&d, 5, &why), 0);
+}
+
+static void test_a_pipe_or_a_link_to_one_is_not_replaced(void **state)
+{
+    (void)state;
+    struct data d;
+    struct hill_why why = {""};
+    struct stat there;
+    char pipe[420];
+    fill(&d);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(save(&d, &why), HILL_E_INVALID);
+    assert_non_null(strstr(why.text, path));
+    assert_non_null(strstr(why.text, "not a regular file"));
+    assert_int_equal(access(part, F_OK), -1);
+    assert_int_equal(lstat(path, &there), 0);
+    assert_true(S_ISFIFO(there.st_mode));
+    snprintf(pipe, sizeof pipe, "%s.pipe", path);
+    assert_int_equal(rename(path, pipe), 0);
+    assert_int_equal(symlink(pipe, path), 0);
+    assert_int_equal(save(&d, &why), HILL_E_INVALID);
+    assert_int_equal(lstat(path, &there), 0);
+    assert_true(S_ISLNK(there.st_mode));
+    unlink(pipe);
 }
 
 static void test_a_file_that_does_not_fit_is_one_line_and_no_file(void **state)
@@ -630,9 +680,11 @@ int main(void)
         cmocka_unit_test_setup(test_other_terms_are_refused_by_name, set_up),
         cmocka_unit_test_setup(test_terms_that_do_not_matter_may_differ, set_up),
         cmocka_unit_test_setup(test_before_the_first_step_any_selection_will_do, set_up),
+        cmocka_unit_test_setup(test_before_the_first_step_any_policy_will_do, set_up),
         cmocka_unit_test_setup(test_a_file_without_the_exact_term_has_0, set_up),
         cmocka_unit_test_setup(test_a_close_before_the_end_leaves_nothing, set_up),
         cmocka_unit_test_setup(test_two_writers_of_one_file_do_not_mix, set_up),
+        cmocka_unit_test_setup(test_a_pipe_or_a_link_to_one_is_not_replaced, set_up),
         cmocka_unit_test_setup(test_a_file_that_does_not_fit_is_one_line_and_no_file, set_up),
         cmocka_unit_test_setup(test_what_a_killed_writer_left_is_cleared, set_up),
         cmocka_unit_test_setup(test_what_is_no_session_is_refused, set_up),

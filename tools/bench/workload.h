@@ -7,7 +7,7 @@
  * (LongEval) in $BENCH_DATA (bench_data_file), code (C sources of this repository), heldout
  * (models/heldout.txt). The text's first tokens are read once by the pipeline, with everything in
  * DRAM, into a session that is saved before the first decode step: such a session restores under
- * every policy and selection, but for h2o, which has one of its own with its sums of attention.
+ * every policy and selection, but for h2o, which needs one with its sums of attention: its own.
  * Sessions stay in build/bench/sessions ($BENCH_SESSIONS); one is used when its header says that it
  * is of this model file (size and identity), of this length and of this policy, else it is made
  * again.

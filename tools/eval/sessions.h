@@ -3,8 +3,9 @@
  *
  * What: a prompt that several requests share (settings, choices of one question) is read once,
  * saved after its first token and restored for each of them, in whatever pipeline: before the first
- * decode step a session goes on under any selection and policy. Sums of attention are the
- * exception: h2o's sessions are its own. A file's name is a hash of model and tokens, and its
+ * decode step a session goes on under any selection and policy. h2o is the exception: it goes on
+ * only where its sums of attention were saved, and has sessions of its own: most prompts are read
+ * first under another policy. A file's name is a hash of model and tokens, and its
  * tokens are looked at before it is used. Who calls it: work.c, asker.c. Failure: HILL_E_NOMEM,
  * HILL_E_INVALID, what errno says; a prompt whose session cannot be saved or is none of its own is
  * read for each request instead. Concurrency: one thread, one run (the results file's lock).
