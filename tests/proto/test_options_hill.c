@@ -39,8 +39,10 @@ static int parse(struct hill_pipeline_options *pipeline, struct hill_request_opt
         {.title = "r", .specs = hill_request_specs, .count = hill_request_count}};
     static struct option_table kept[3];
     memcpy(kept, all, sizeof all);
-    static const struct option_program both = {
+    static struct option_program both = {
         .name = "hill", .usage = "", .summary = "", .example = "", .tables = kept, .n_tables = 3};
+    both.hints = hill_hints;
+    both.n_hints = hill_hint_count;
     char *argv[32] = {(char *)"hill"};
     int argc = 1;
     va_list args;
@@ -330,6 +332,8 @@ static void test_request(void **state)
     assert_int_equal(parse(NULL, &r, "-p", "x", "-f", "y", NULL), HILL_E_INVALID);
     assert_int_equal(parse(NULL, &r, "-p", "x", "-n", "0", NULL), HILL_E_INVALID);
     assert_int_equal(parse(NULL, &r, "-p", "x", "-s", "4294967296", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(NULL, &r, "-p", "x", "--chat-template", "x", NULL), HILL_E_INVALID);
+    assert_non_null(strstr(why.text, "--chat-template-file"));
 }
 
 static void test_run_dir_too_long_for_sockets(void **state)
