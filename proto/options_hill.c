@@ -480,18 +480,34 @@ static bool stdin_brings_text(void)
     return fstat(STDIN_FILENO, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
 }
 
+/* Of two that exclude each other and are both given, that of the source that counts more holds. */
+static int keep_one(bool *first, bool *second, const char *const names[2],
+                    const struct options *options, struct hill_why *why)
+{
+    enum option_source from = options_source(options, names[0]),
+                       other = options_source(options, names[1]);
+    if (!*first || !*second)
+        return 0;
+    if (from == other)
+        return hill_fail(why, HILL_E_INVALID, "--%s and --%s exclude each other", names[0],
+                         names[1]);
+    *(from < other ? first : second) = false;
+    return 0;
+}
+
 int hill_request_read_text(struct hill_request_options *out, const struct options *options,
                            struct hill_why *why)
 {
-    out->prompt = options_text(options, "prompt");
-    out->file = options_text(options, "file");
+    bool prompt = options_is_set(options, "prompt"), file = options_is_set(options, "file");
     out->special = options_flag(options, "special");
     out->token_ids = options_flag(options, "token-ids");
-    if (out->special && out->token_ids)
-        return hill_fail(why, HILL_E_INVALID, "--special and --token-ids exclude each other");
-    if (out->prompt && out->file)
-        return hill_fail(why, HILL_E_INVALID, "--prompt and --file exclude each other");
-    return 0;
+    int code = keep_one(&out->special, &out->token_ids,
+                        (const char *const[]){"special", "token-ids"}, options, why);
+    if (code == 0)
+        code = keep_one(&prompt, &file, (const char *const[]){"prompt", "file"}, options, why);
+    out->prompt = prompt ? options_text(options, "prompt") : NULL;
+    out->file = file ? options_text(options, "file") : NULL;
+    return code;
 }
 
 int hill_request_read(struct hill_request_options *out, const struct options *options,
