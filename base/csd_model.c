@@ -12,7 +12,7 @@ static const struct key {
     const char *name, *unit;
     size_t offset; /* of its double in struct csd_model */
     double min, max;
-    bool optional; /* 0: none, and not printed */
+    bool optional; /* may be 0; not printed, then, where that is the default */
 } keys[] = {
     {"flash", "GB/s", offsetof(struct csd_model, flash), CSD_MODEL_RATE_MIN, CSD_MODEL_RATE_MAX,
      false},
@@ -148,7 +148,7 @@ static size_t print_value(char *out, size_t room, const struct key *key, double 
 
 const char *csd_model_print(char out[CSD_MODEL_TEXT], const struct csd_model *model)
 {
-    struct csd_model copy = *model;
+    struct csd_model copy = *model, unsaid = CSD_MODEL_SMARTSSD;
     size_t used = 0;
 
     if (!model->on) {
@@ -156,11 +156,12 @@ const char *csd_model_print(char out[CSD_MODEL_TEXT], const struct csd_model *mo
         return out;
     }
     for (size_t k = 0; k < N_KEYS; k++) {
-        if (keys[k].optional && *figure(&copy, &keys[k]) == 0)
+        double value = *figure(&copy, &keys[k]);
+        if (keys[k].optional && value == 0 && *figure(&unsaid, &keys[k]) == 0)
             continue;
         used += (size_t)snprintf(out + used, CSD_MODEL_TEXT - used, "%s%s=", k ? "," : "",
                                  keys[k].name);
-        used += print_value(out + used, CSD_MODEL_TEXT - used, &keys[k], *figure(&copy, &keys[k]));
+        used += print_value(out + used, CSD_MODEL_TEXT - used, &keys[k], value);
     }
     return out;
 }

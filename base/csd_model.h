@@ -54,5 +54,5 @@ int csd_model_check(const struct csd_model *model, struct hill_why *why);
 
 bool csd_model_same(const struct csd_model *a, const struct csd_model *b);
 
-/* "off", or all keys, so that csd_model_parse makes the same of it; returns out. */
+/* "off", or all keys but cpu=0, so that csd_model_parse makes the same of it; returns out. */
 const char *csd_model_print(char out[CSD_MODEL_TEXT], const struct csd_model *model);

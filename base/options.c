@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <ini.h>
 
@@ -441,10 +442,13 @@ static int read_file(struct options *options, struct hill_why *why)
     reading.seen = calloc(options->n_values, sizeof *reading.seen);
     int code = HILL_E_NOMEM;
     if (reading.seen) {
+        errno = 0;
         int bad_line = ini_parse_stream(read_line, &reading, take_pair, &reading);
+        int reason = errno ? errno : EIO; /* if it failed */
         code = reading.code;
         if (!code && ferror(reading.file))
-            code = hill_fail(why, HILL_E_IO, "cannot read configuration file %.200s", path);
+            code = hill_fail(why, options_from_errno(reason),
+                             "cannot read configuration file %.200s: %s", path, strerror(reason));
         if (!code && bad_line)
             code = hill_fail(why, HILL_E_INVALID, "%.200s line %d: not 'name = value'", path,
                              bad_line);
@@ -523,6 +527,14 @@ int options_from_errno(int err)
 {
     bool no_file = err == ENOENT || err == ENOTDIR || err == EISDIR || err == ENAMETOOLONG;
     return no_file ? HILL_E_INVALID : hill_from_errno(err);
+}
+
+int options_check_file(const char *path, struct hill_why *why)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 || options_from_errno(errno) != HILL_E_INVALID)
+        return 0;
+    return hill_fail(why, HILL_E_INVALID, "cannot read %.300s: %s", path, strerror(errno));
 }
 
 int options_start(struct options **out, const struct option_program *program, int argc, char **argv)

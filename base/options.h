@@ -104,6 +104,8 @@ int options_parse(struct options **out, const struct option_program *program, in
 /* What reading a file that an option names failed with: a name that leads to no file is a mistake
  * of who gave it (HILL_E_INVALID), all else is hill_from_errno's. */
 int options_from_errno(int err);
+/* The same before it is read: HILL_E_INVALID, a name that leads to no file. */
+int options_check_file(const char *path, struct hill_why *why);
 
 /* What a main calls: open what is closed of stdin, stdout and stderr (base/process.h), parse,
  * answer --help and --version on stdout, print misuse as one line on stderr. Returns 0 (go on), 1

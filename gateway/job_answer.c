@@ -103,14 +103,16 @@ bool job_call(struct job *job, const Hill__Message *message)
 void job_render(struct job *job, const struct chat_format *format)
 {
     const struct gateway *g = job->gateway;
+    struct order *o = &job->order;
     struct api_error error;
-    if (tools_tell(&job->order, format, &error)) {
+    o->no_think &= chat_prompt_has_thinking(g->upstream.info->model_info);
+    if (tools_tell(o, format, &error)) {
         job_refuse(job, &error);
         return;
     }
     job->state = JOB_RENDERING;
     job->render =
-        render_start(g->upstream.info, job->order.messages, job->order.n_messages, g->render_fd);
+        render_start(g->upstream.info, o->no_think, o->messages, o->n_messages, g->render_fd);
     if (!job->render)
         job_fail(job, HILL_E_NOMEM, "out of memory for the conversation");
 }

@@ -130,6 +130,30 @@ static int take_stream_options(struct order *order, const json_t *value, struct 
     return 0;
 }
 
+/* llama-server's: of a template's variables the one that the renderer can set. true is what a
+ * template has without it. */
+static int take_template_kwargs(struct order *order, const json_t *value, struct api_error *error)
+{
+    const char *name;
+    json_t *variable;
+    bool thinks = true;
+    if (!json_is_object(value))
+        return wrong_type(error, "chat_template_kwargs", "an object");
+    json_object_foreach((json_t *)value, name, variable)
+    {
+        if (strcmp(name, "enable_thinking") != 0)
+            return api_refuse(error, 400, "not_served", "chat_template_kwargs",
+                              "chat_template_kwargs.%.40s: of a template's variables "
+                              "enable_thinking alone can be set",
+                              name);
+        if (!json_is_null(variable) &&
+            read_bool(&thinks, variable, "chat_template_kwargs.enable_thinking", error))
+            return -1;
+    }
+    order->no_think = !thinks;
+    return 0;
+}
+
 /* OpenAI's, and llama-server's with a schema beside the type. */
 static int take_response_format(struct order *order, const json_t *value, struct api_error *error)
 {
@@ -252,6 +276,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return take_stream_options(o, value, error);
     case FIELD_RESPONSE_FORMAT:
         return take_response_format(o, value, error);
+    case FIELD_TEMPLATE_KWARGS:
+        return take_template_kwargs(o, value, error);
     case FIELD_PREDICT:
         return take_predict(o, value, field->name, error);
     case FIELD_LOGPROBS:

@@ -43,6 +43,7 @@ struct order {
     char **told; /* [n_told] texts of messages that tell of tools (tools.h); owned */
     size_t n_told;
     bool told_failed;
+    bool no_think;      /* the template's enable_thinking is false, where it has that switch */
     const char *prompt; /* or the text of tokenize */
     size_t prompt_bytes;
     const json_t *before, *after; /* of infill: the texts around what is wanted */

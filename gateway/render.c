@@ -11,8 +11,8 @@ static void *run(void *context)
 {
     struct render *r = context;
     uint64_t one = 1;
-    r->code = chat_prompt_render(&r->prompt, r->info->model_info, false, r->messages, r->count,
-                                 r->stop_fd, &r->why);
+    r->code = chat_prompt_render(&r->prompt, r->info->model_info, r->no_think, r->messages,
+                                 r->count, r->stop_fd, &r->why);
     /* pairs with render_is_done: prompt, code and why are written before */
     atomic_store_explicit(&r->done, true, memory_order_release);
     if (write(r->event_fd, &one, sizeof one) < 0)
@@ -35,22 +35,23 @@ static int start_thread(struct render *r, const Hill__Message *info)
     return 0;
 }
 
-struct render *render_start(const Hill__Message *info, const struct chat_message *messages,
-                            unsigned count, int event_fd)
+struct render *render_start(const Hill__Message *info, bool no_think,
+                            const struct chat_message *messages, unsigned count, int event_fd)
 {
     struct render *r = calloc(1, sizeof *r);
     if (!r)
         return NULL;
     r->event_fd = event_fd;
     r->stop_fd = -1;
+    r->no_think = no_think;
     r->messages = messages;
     r->count = count;
     struct hill_why ignored;
-    bool at_once =
-        chat_prompt_format(info->model_info) || chat_prompt_check(info->model_info, &ignored);
+    bool at_once = (!no_think && chat_prompt_format(info->model_info)) ||
+                   chat_prompt_check(info->model_info, &ignored);
     if (at_once)
-        r->code =
-            chat_prompt_render(&r->prompt, info->model_info, false, messages, count, -1, &r->why);
+        r->code = chat_prompt_render(&r->prompt, info->model_info, no_think, messages, count, -1,
+                                     &r->why);
     else
         r->code = start_thread(r, info);
     if (!r->threaded)

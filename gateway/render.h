@@ -26,13 +26,14 @@ struct render {
     atomic_bool done; /* the thread stores it last (release); pairs with render_is_done (acquire) */
     int event_fd, stop_fd;
     Hill__Message *info; /* its own copy */
+    bool no_think;
     const struct chat_message *messages;
     unsigned count;
 };
 
-/* NULL: out of memory. */
-struct render *render_start(const Hill__Message *info, const struct chat_message *messages,
-                            unsigned count, int event_fd);
+/* no_think: of chat_prompt_render. NULL: out of memory. */
+struct render *render_start(const Hill__Message *info, bool no_think,
+                            const struct chat_message *messages, unsigned count, int event_fd);
 bool render_is_done(struct render *render);
 /* Ends its helper and waits for its thread; NULL allowed. */
 void render_finish(struct render *render);

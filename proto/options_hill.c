@@ -41,6 +41,7 @@ const struct option_hint hill_hints[] = {
     {"--temperature", "say --temp"},
     {"--n-predict", "say --predict or -n"},
     {"-sys|--system-prompt", "say --system, with --chat"},
+    {"--chat-template", "say --chat-template-file FILE: a template's name or text is not taken"},
     {"--mlock|--no-mmap|--mmap", "weights are read once and packed; leave it out"},
     {"--no-kv-offload|-nkvo", "where KV lies is chosen by --gpu-kv-mb, --hot-mb and --cold-mb"},
     {"--prompt-cache|--slot-save-path", "hillctl save REQUEST FILE, and restore FILE"},
@@ -104,7 +105,8 @@ const struct option_spec hill_pipeline_specs[] = {
            .unset_help = "a quarter of the free memory, no more than the context needs"),
     OPTION("cold-mb", SIZE, "SIZE", "cold pool on the drive, on each of several",
            .min = SMALLEST_SIZE, .max = MAX_MIB,
-           .unset_help = "a quarter of the free disk, no more than the context needs"),
+           .unset_help = "what the context needs, but of a file at most a quarter of the free "
+                         "disk, of a block device at most its size"),
     OPTION("prefix-dir", PATH, "DIR",
            "folder for what prompts have computed: later requests, also of later runs, read it "
            "from there; one pipeline and one model a folder",
@@ -154,8 +156,11 @@ const struct option_spec hill_pipeline_specs[] = {
            "there), xrt:PATH,xclbin=FILE (a SmartSSD; not run on one yet), or none; said again "
            "(elsewhere: with a comma), up to 4 drives at once",
            .choices = "none", .joins = ',', .unset_help = "file:STATE/cold.pool"),
-    OPTION("csd-key", PATH, "FILE", "own key for a drive at tcp:, of hillctl keygen"),
-    OPTION("csd-peer", PATH, "FILE", "that drive's public key"),
+    OPTION("csd-key", PATH, "FILE",
+           "own key, of hillctl keygen, for drives at tcp:, which need --csd-peer, too"),
+    OPTION("csd-peer", PATH, "FILE",
+           "the public key of drives at tcp: (hillctl keygen there makes FILE.pub): one that all "
+           "have, or for each a line: tcp://HOST:PORT KEY"),
     OPTION("csd-device", STRING, "NAME",
            "host: this host's CPU scores for a drive at file:, in the CSD agent's thread; else an "
            "OpenCL device does, named by its number or part of its name",
@@ -213,7 +218,7 @@ const unsigned hill_pipeline_count = sizeof hill_pipeline_specs / sizeof hill_pi
 /* The first HILL_PROMPT_SPECS are the prompt's. */
 const struct option_spec hill_request_specs[] = {
     OPTION("prompt", STRING, "TEXT", "the prompt", .letter = "p"),
-    OPTION("file", PATH, "FILE", "read the prompt from this file", .letter = "f"),
+    OPTION("file", PATH, "FILE", "read the prompt from this file; -: from stdin", .letter = "f"),
     OPTION("special", FLAG, NULL,
            "control tokens spelt out in the prompt (<|im_start|>) are those tokens, not text"),
     OPTION("token-ids", FLAG, NULL,
@@ -475,18 +480,34 @@ static bool stdin_brings_text(void)
     return fstat(STDIN_FILENO, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
 }
 
+/* Of two that exclude each other and are both given, that of the source that counts more holds. */
+static int keep_one(bool *first, bool *second, const char *const names[2],
+                    const struct options *options, struct hill_why *why)
+{
+    enum option_source from = options_source(options, names[0]),
+                       other = options_source(options, names[1]);
+    if (!*first || !*second)
+        return 0;
+    if (from == other)
+        return hill_fail(why, HILL_E_INVALID, "--%s and --%s exclude each other", names[0],
+                         names[1]);
+    *(from < other ? first : second) = false;
+    return 0;
+}
+
 int hill_request_read_text(struct hill_request_options *out, const struct options *options,
                            struct hill_why *why)
 {
-    out->prompt = options_text(options, "prompt");
-    out->file = options_text(options, "file");
+    bool prompt = options_is_set(options, "prompt"), file = options_is_set(options, "file");
     out->special = options_flag(options, "special");
     out->token_ids = options_flag(options, "token-ids");
-    if (out->special && out->token_ids)
-        return hill_fail(why, HILL_E_INVALID, "--special and --token-ids exclude each other");
-    if (out->prompt && out->file)
-        return hill_fail(why, HILL_E_INVALID, "--prompt and --file exclude each other");
-    return 0;
+    int code = keep_one(&out->special, &out->token_ids,
+                        (const char *const[]){"special", "token-ids"}, options, why);
+    if (code == 0)
+        code = keep_one(&prompt, &file, (const char *const[]){"prompt", "file"}, options, why);
+    out->prompt = prompt ? options_text(options, "prompt") : NULL;
+    out->file = file ? options_text(options, "file") : NULL;
+    return code;
 }
 
 int hill_request_read(struct hill_request_options *out, const struct options *options,

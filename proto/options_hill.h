@@ -6,8 +6,9 @@
  * of one request (hillctl; foreign to the coordinator), and structs with their checked values.
  * Spellings are llama.cpp's where it has one. Who calls it: the coordinator, hillctl, the gateway,
  * tools; for the run folder and the log level the workers (proto/worker_link.h).
- * Failure: as options.h; impossible pairs are refused here. Texts in the structs belong to the
- * options they were read from. Concurrency: none (start-up).
+ * Failure: as options.h; impossible pairs are refused here, but of two of a request's, or --alpha
+ * and --budget, from different sources the one whose source counts more holds. Texts in the structs
+ * belong to the options they were read from. Concurrency: none (start-up).
  */
 #pragma once
 

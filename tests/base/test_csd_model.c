@@ -121,6 +121,11 @@ static void test_what_is_printed_reads_back(void **state)
     assert_true(again.flash == m.flash && again.dram == m.dram && again.score == m.score &&
                 csd_model_same(&m, &again));
     assert_string_equal(csd_model_print(text, &(struct csd_model){0}), "off");
+    m = parsed(m, "dram_read=0");
+    assert_non_null(strstr(csd_model_print(text, &m), ",dram_read=0,"));
+    assert_false(csd_model_same(&m, &again));
+    again = parsed((struct csd_model){0}, text);
+    assert_true(again.dram_read == 0 && csd_model_same(&m, &again));
     again.link += 0.25;
     assert_false(csd_model_same(&m, &again));
 }

@@ -366,6 +366,8 @@ static void test_file_that_is_missing(void **state)
     (void)state;
     assert_int_equal(parse("--config", "/nonexistent/x.ini", NULL), HILL_E_INVALID);
     expect_refused("/nonexistent/x.ini");
+    assert_int_equal(parse("--config", "/tmp", NULL), HILL_E_INVALID);
+    expect_refused("/tmp: Is a directory");
 }
 
 static void test_foreign_names_pass_in_file_and_environment(void **state)

@@ -208,7 +208,7 @@ static void drives_are_those_that_were_written(void **state)
                                             .cap_bytes = 5,
                                             .model = CSD_MODEL_SMARTSSD,
                                             .url = "file:/a path, with spaces"};
-    written.drives[0].model.dram_read = 0; /* is not printed */
+    written.drives[0].model.dram_read = 0; /* not a SmartSSD's */
     written.drives[1] = (struct drive_note){.state = DRIVE_NOTE_PLAIN, .url = "tcp://h:1"};
     assert_int_equal(drives_record_write(folder, &written, &why), 0);
     drives_record_read(folder, &read);

@@ -204,9 +204,9 @@ static void files_without_tasks(void **state)
     (void)state;
     assert_int_equal(read_text("\n"), HILL_E_DAMAGED);
     assert_non_null(strstr(why.text, "holds no task"));
-    assert_int_equal(items_read_tasks(&list, "/nowhere/t.jsonl", 0, &why), HILL_E_IO);
+    assert_int_equal(items_read_tasks(&list, "/nowhere/t.jsonl", 0, &why), HILL_E_INVALID);
     assert_non_null(strstr(why.text, "/nowhere/t.jsonl"));
-    assert_int_equal(items_read_tasks(&list, "/tmp", 0, &why), HILL_E_IO);
+    assert_int_equal(items_read_tasks(&list, "/tmp", 0, &why), HILL_E_INVALID);
 }
 
 static void the_limit_is_each_tasks_own(void **state)

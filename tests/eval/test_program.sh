@@ -24,9 +24,9 @@ expect 100 'budget: 8 is less' good.jsonl -m m.gguf --budget 8 && one_line
 expect 100 'of its own\|hill-eval.s own' good.jsonl --run-dir x --score-bits 8,4 && one_line
 expect 100 '.' good.jsonl -m m.gguf -np 0 && one_line
 expect 1 'bad.jsonl:2 is no task' bad.jsonl -m m.gguf && one_line
-expect 111 'none.jsonl' none.jsonl -m m.gguf && one_line
-expect 111 'none.txt failed: No such file' none.txt -m m.gguf && one_line
-expect 111 'none.gguf' good.jsonl -m none.gguf && one_line
+expect 100 'none.jsonl failed: No such file' none.jsonl -m m.gguf && one_line
+expect 100 'none.txt failed: No such file' none.txt -m m.gguf && one_line
+expect 100 'none.gguf: No such file' good.jsonl -m none.gguf && one_line
 expect 1 'bad.jsonl' good.jsonl -m bad.jsonl && one_line
 expect 111 'no pipeline runs in' good.jsonl --run-dir "$work/none" && one_line
 expect 111 'nowhere/r.jsonl' good.jsonl -m m.gguf -o /nowhere/r.jsonl && one_line

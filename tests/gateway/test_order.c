@@ -200,6 +200,31 @@ static void test_json_without_a_schema(void **state)
     taken(ORDER_CHAT, FORMAT("{\"type\":\"json_object\"},\"tool_choice\":\"none\"," ADD));
 }
 
+#define KWARGS(of) "{" HELLO ",\"chat_template_kwargs\":" of "}"
+
+static void test_thinking(void **state)
+{
+    (void)state;
+    taken(ORDER_CHAT, "{" HELLO "}");
+    assert_false(order.no_think);
+    taken(ORDER_CHAT, KWARGS("{\"enable_thinking\":false}"));
+    assert_true(order.no_think);
+    taken(ORDER_TEMPLATE, KWARGS("{\"enable_thinking\":false}"));
+    assert_true(order.no_think);
+    taken(ORDER_CHAT, KWARGS("{\"enable_thinking\":true}"));
+    assert_false(order.no_think);
+    taken(ORDER_CHAT, KWARGS("{\"enable_thinking\":null}"));
+    taken(ORDER_CHAT, KWARGS("{}"));
+    assert_false(order.no_think);
+    refused(ORDER_CHAT, KWARGS("{\"enable_thinking\":false,\"colour\":1}"), "not_served",
+            "chat_template_kwargs.colour");
+    refused(ORDER_CHAT, KWARGS("{\"enable_thinking\":\"false\"}"), "wrong_type",
+            "chat_template_kwargs.enable_thinking has to be true or false");
+    refused(ORDER_CHAT, KWARGS("[]"), "wrong_type", "an object");
+    refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"chat_template_kwargs\":{}}", "unknown_field",
+            "chat_template_kwargs");
+}
+
 static void test_an_answer_that_has_begun(void **state)
 {
     (void)state;
@@ -323,6 +348,7 @@ int main(void)
         cmocka_unit_test(test_out_of_range_is_refused_with_the_range),
         cmocka_unit_test(test_what_is_not_served_is_refused_unless_it_asks_for_nothing),
         cmocka_unit_test(test_json_without_a_schema),
+        cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_an_answer_that_has_begun),
         cmocka_unit_test(test_infill),
         cmocka_unit_test(test_messages),

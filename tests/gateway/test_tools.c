@@ -145,6 +145,8 @@ static void test_what_is_refused(void **state)
             "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}," TOOLS "}",
             "chatml-1", "sub");
     refused("{" CONVERSATION "],\"logprobs\":true," TOOLS "}", "chatml-1", "logprobs");
+    refused("{" CONVERSATION "],\"chat_template_kwargs\":{\"enable_thinking\":false}," TOOLS "}",
+            "chatml-1", "enable_thinking");
 }
 
 /* ---- calls ---- */

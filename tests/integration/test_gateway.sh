@@ -151,6 +151,9 @@ answered "its prompt" 200 .prompt "$(printf '<|im_start|>system\nYou know a key.
 <|im_start|>user
 Say it.<|im_end|>
 <|im_start|>assistant')"
+whole=$(jq .prompt "$work/answer")
+ask POST /apply-template "$(jq -c '{messages, chat_template_kwargs: {enable_thinking: false}}' <<<"$chat")"
+answered "a template that knows no thinking ignores its switch" 200 '.prompt | tojson' "$whole"
 stream() { # BODY-FILTER PATH: the events' JSON, one a line, in $work/events
     ask POST "$2" "$(jq -c "$1 | .stream = true" <<<"$chat$body")" -N
     sed -n 's/^data: //p' "$work/answer" >"$work/lines"
@@ -487,7 +490,7 @@ if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
     cp "$bin/hill-gateway" "$work/prefix/bin"
     cp scripts/chat-template-helper.py "$work/prefix/share/hillinfer"
     "$bin/hill-mkmodel" -o "$work/own.gguf" 2>/dev/null
-    echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>' >"$work/template"
+    echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>{% if enable_thinking == false %}</think>{% endif %}' >"$work/template"
     up -m "$work/own.gguf" -c 512 || fail "up"
     (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --chat-template-file template --run-dir "$run_dir" 2>>"$work/gateway.err") &
     gateway=$!
@@ -495,6 +498,8 @@ if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
     url=http://x
     ask POST /apply-template '{"messages":[{"role":"user","content":"Hi"}]}' --unix-socket "$work/gw.sock"
     answered "an installed gateway: a template that is not built in, of a file" 200 .prompt '<user>Hi<answer>'
+    ask POST /apply-template '{"messages":[{"role":"user","content":"Hi"}],"chat_template_kwargs":{"enable_thinking":false}}' --unix-socket "$work/gw.sock"
+    answered "its thinking is off" 200 .prompt '<user>Hi<answer></think>'
     kill -TERM "$gateway"
     wait "$gateway"
     expect "an installed gateway: its exit code" $? 0

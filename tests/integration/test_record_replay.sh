@@ -145,7 +145,7 @@ refused "bytes after the end" 1 'field size' "$hillinfer" replay "$work/damaged.
 refused "not a recording" 1 'field magic' "$hillinfer" replay "$work/random.gguf" cpu_scorer
 
 # --- wrong use
-refused "no such file" 111 'No such file' "$hillinfer" replay "$work/none.rec" cpu_scorer
+refused "no such file" 100 'No such file' "$hillinfer" replay "$work/none.rec" cpu_scorer
 refused "no stage" 100 'replay needs' "$hillinfer" replay "$file"
 refused "a stage that cannot be driven" 100 'coordinator' "$hillinfer" replay "$file" coordinator
 refused "a leftover argument of replay" 100 'extra' "$hillinfer" replay "$file" cpu_scorer extra

@@ -18,7 +18,7 @@ expect 100 'gpu-slots' x --gpu-slots -1 && one_line
 expect 100 '.' x --frobnicate && one_line
 expect 100 'importance-counts' x --svg y && one_line
 expect 100 'takes one trace' x y --importance-counts && one_line
-expect 111 "$work/none" "$work/none" && one_line
+expect 100 "$work/none: No such file" "$work/none" && one_line
 head -c 1000 /dev/zero >"$work/foreign"
 expect 1 "$work/foreign.*no KV trace" "$work/foreign" && one_line
 : >"$work/empty"

@@ -39,8 +39,10 @@ static int parse(struct hill_pipeline_options *pipeline, struct hill_request_opt
         {.title = "r", .specs = hill_request_specs, .count = hill_request_count}};
     static struct option_table kept[3];
     memcpy(kept, all, sizeof all);
-    static const struct option_program both = {
+    static struct option_program both = {
         .name = "hill", .usage = "", .summary = "", .example = "", .tables = kept, .n_tables = 3};
+    both.hints = hill_hints;
+    both.n_hints = hill_hint_count;
     char *argv[32] = {(char *)"hill"};
     int argc = 1;
     va_list args;
@@ -330,6 +332,38 @@ static void test_request(void **state)
     assert_int_equal(parse(NULL, &r, "-p", "x", "-f", "y", NULL), HILL_E_INVALID);
     assert_int_equal(parse(NULL, &r, "-p", "x", "-n", "0", NULL), HILL_E_INVALID);
     assert_int_equal(parse(NULL, &r, "-p", "x", "-s", "4294967296", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(NULL, &r, "-p", "x", "--chat-template", "x", NULL), HILL_E_INVALID);
+    assert_non_null(strstr(why.text, "--chat-template-file"));
+}
+
+static void test_of_two_the_one_whose_source_counts_more_holds(void **state)
+{
+    (void)state;
+    char ini[] = "/tmp/hill-options-XXXXXX";
+    struct hill_request_options r;
+    setenv("HILL_FILE", "of the environment", 1);
+    assert_int_equal(parse(NULL, &r, "-p", "x", NULL), 0);
+    assert_true(r.prompt && strcmp(r.prompt, "x") == 0 && !r.file);
+    assert_int_equal(parse(NULL, &r, "-f", "y", NULL), 0);
+    assert_true(!r.prompt && strcmp(r.file, "y") == 0);
+    setenv("HILL_PROMPT", "of the environment", 1);
+    assert_int_equal(parse(NULL, &r, NULL, NULL), HILL_E_INVALID);
+    assert_string_equal(why.text, "--prompt and --file exclude each other");
+    unsetenv("HILL_FILE");
+    assert_int_equal(parse(NULL, &r, "-f", "y", NULL), 0);
+    assert_true(!r.prompt && strcmp(r.file, "y") == 0);
+    int fd = mkstemp(ini);
+    assert_true(fd >= 0 && dprintf(fd, "file = of the INI file\nspecial = yes\n") > 0);
+    close(fd);
+    setenv("HILL_TOKEN_IDS", "1", 1);
+    assert_int_equal(parse(NULL, &r, "--config", ini, NULL), 0);
+    assert_true(r.prompt && !r.file && r.token_ids && !r.special);
+    assert_int_equal(parse(NULL, &r, "--config", ini, "--special", NULL), 0);
+    assert_true(r.special && !r.token_ids);
+    assert_int_equal(parse(NULL, &r, "--special", "--token-ids", NULL), HILL_E_INVALID);
+    unsetenv("HILL_TOKEN_IDS");
+    unsetenv("HILL_PROMPT");
+    unlink(ini);
 }
 
 static void test_run_dir_too_long_for_sockets(void **state)
@@ -380,6 +414,7 @@ int main(void)
         T(test_pipeline_refusals),
         T(test_a_share_or_a_budget_turns_exact_below_off),
         T(test_request),
+        T(test_of_two_the_one_whose_source_counts_more_holds),
         T(test_run_dir_too_long_for_sockets),
         T(test_every_default_of_the_tables_is_valid_and_unique),
     };

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "base/grow.h"
+#include "base/options.h"
 
 static const char *const rule_names[ITEM_RULE_COUNT] = {"line", "contains", "start", "all"};
 
@@ -264,15 +265,15 @@ int items_read_tasks(struct item_list *list, const char *path, uint32_t limit, s
     int code = 0;
     size_t before = list->count;
     if (!file)
-        return hill_fail(why, hill_from_errno(errno), "reading the task file %s failed: %s", path,
-                         strerror(errno));
+        return hill_fail(why, options_from_errno(errno), "reading the task file %s failed: %s",
+                         path, strerror(errno));
     errno = 0;
     for (unsigned number = 1; code == 0 && (got = getline(&line, &room, file)) >= 0; number++)
         if (memchr(line, '\0', (size_t)got) || !is_blank(line))
             code = read_line(list, path, number, line, (size_t)got, limit, why);
     if (code == 0 && ferror(file))
-        code =
-            hill_fail(why, HILL_E_IO, "reading the task file %s failed: %s", path, strerror(errno));
+        code = hill_fail(why, options_from_errno(errno), "reading the task file %s failed: %s",
+                         path, strerror(errno));
     if (code == 0 && list->count == before && !limit)
         code = hill_fail(why, HILL_E_DAMAGED, "the task file %s holds no task", path);
     free(line);
@@ -289,7 +290,7 @@ static int load_text(const char *path, char **text, size_t *bytes, struct hill_w
     int code = 0, err = 0;
     *text = NULL;
     if (!file || fstat(fileno(file), &info) != 0)
-        code = hill_from_errno(err = errno);
+        code = options_from_errno(err = errno);
     else if (!S_ISREG(info.st_mode) || info.st_size > (off_t)1 << 30)
         code =
             hill_fail(why, HILL_E_DAMAGED, "the text %s is no regular file of at most 1 GiB", path);

@@ -10,8 +10,8 @@
  *     table. Results go to a file as they come; the same command goes on where it was stopped.
  * DIAGNOSTICS
  *     One line on stderr for each failed request, one at the end. Exit codes: 0 done; 1 a file is
- *     damaged or requests failed (the table holds the others); 100 wrong use; 111 the environment
- *     failed; 130 interrupted.
+ *     damaged or requests failed (the table holds the others); 100 wrong use, or a file is not
+ *     there; 111 the environment failed; 130 interrupted.
  */
 #include <stdio.h>
 #include <stdlib.h>

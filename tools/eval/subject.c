@@ -84,7 +84,9 @@ int subject_open(struct subject *s, const char *path, struct hill_why *why)
     memset(s, 0, sizeof *s);
     if ((size_t)snprintf(s->path, sizeof s->path, "%s", path) >= sizeof s->path)
         return hill_fail(why, HILL_E_INVALID, "the model's path is too long");
-    int code = gguf_open(&file, path, why);
+    int code = options_check_file(path, why);
+    if (code == 0)
+        code = gguf_open(&file, path, why);
     if (code == 0)
         code = tokenizer_open(&s->tokenizer, file, why);
     if (code == 0)

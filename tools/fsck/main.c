@@ -11,8 +11,8 @@
  *     that were used again since are named here although the pipeline does not rely on them.
  * DIAGNOSTICS
  *     A line on stdout for each thing that is damaged, at most 20 of a kind, and a summary. Exit
- *     codes: 0 all of it is right; 1 something is damaged, or it is no pool; 100 wrong use; 111 the
- *     environment failed.
+ *     codes: 0 all of it is right; 1 something is damaged, or it is no pool; 100 wrong use, or
+ *     FILE is not there; 111 the environment failed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ static int open_file(const char *path, struct hill_why *why)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return hill_fail(why, hill_from_errno(errno), "cannot open '%.300s': %s", path,
+        return hill_fail(why, options_from_errno(errno), "cannot open '%.300s': %s", path,
                          strerror(errno));
     if (flock(fd, LOCK_SH | LOCK_NB) == 0)
         return fd;

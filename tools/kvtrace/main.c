@@ -10,7 +10,8 @@
  *     instead how often each token was important (the paper's Figure 8).
  * DIAGNOSTICS
  *     One line on stderr; a trace that ends inside a record is used up to there, and a line says
- *     so. Exit codes: 0 done; 1 a trace is damaged; 100 wrong use; 111 the environment failed.
+ *     so. Exit codes: 0 done; 1 a trace is damaged; 100 wrong use, or a trace is not there; 111 the
+ *     environment failed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -145,7 +146,9 @@ static int compare_placements(struct trace_file *file, const struct options *o,
 static int work_on(const char *path, const struct options *o, json_t *all, struct hill_why *why)
 {
     struct trace_file *file;
-    int rc = trace_file_open(&file, path, why);
+    int rc = options_check_file(path, why);
+    if (rc == 0)
+        rc = trace_file_open(&file, path, why);
     if (rc)
         return rc;
     if (trace_file_tail(file))

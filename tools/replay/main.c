@@ -6,8 +6,8 @@
  *     hill-replay FILE csd_agent URL
  * DIAGNOSTICS
  *     One line on stdout: what went in and came out, as recorded, and a hash of the latter. Exits
- *     0 then, 1 when the recording is damaged or the worker does otherwise, 100 on wrong use, 111
- *     when the environment fails.
+ *     0 then, 1 when the recording is damaged or the worker does otherwise, 100 on wrong use or
+ *     when FILE is not there, 111 when the environment fails.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static const struct option_program program = {
     .notes = "`scripts/hillinfer record` makes recordings; `scripts/hillinfer replay` calls this.",
     .exit_codes = "  0    as recorded\n"
                   "  1    damaged recording, or the worker does otherwise\n"
-                  "  100  wrong use\n"
+                  "  100  wrong use; no such FILE\n"
                   "  111  the environment failed: worth a retry\n",
     .positional_max = 3,
     .arguments_only = true,
@@ -63,7 +63,10 @@ static int replay(const struct options *o, struct hill_why *why)
     struct recording_file file;
     struct replay_result r = {0};
     hill_log_init(program.name, HILL_LOG_WARN);
-    int rc = recording_open(&file, options_positional(o, 0), why);
+    const char *path = options_positional(o, 0);
+    int rc = options_check_file(path, why);
+    if (rc == 0)
+        rc = recording_open(&file, path, why);
     if (rc)
         return rc;
     rc = stage->run(&file, options_positional(o, 2), &r, why);
