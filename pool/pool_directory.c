@@ -120,6 +120,9 @@ static int check_superblock(const struct pool_superblock *page, const uint64_t *
     if (page->version != POOL_VERSION)
         return hill_fail(why, HILL_E_UNSUPPORTED, "cold pool has version %u, not %u", page->version,
                          POOL_VERSION);
+    if (page->being_formatted)
+        return hill_fail(why, HILL_E_DAMAGED,
+                         "no cold pool: a format was cut short here, and nothing is in it");
     if (fingerprint && page->fingerprint != *fingerprint)
         return hill_fail(why, HILL_E_INVALID,
                          "cold pool belongs to another model or configuration: fingerprint "

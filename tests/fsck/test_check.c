@@ -178,7 +178,16 @@ static void test_a_stripe_or_a_position_that_is_there_twice(void **unused)
 
 static void test_what_is_no_pool_or_cut_short(void **unused)
 {
+    struct pool_check c = {.quiet = true};
+    struct pool_superblock page;
+    struct hill_why why = {""};
     (void)unused;
+    assert_int_equal(pread(fd, &page, sizeof page, 0), sizeof page);
+    page.being_formatted = 1;
+    page.checksum = pool_sealed_checksum(&page, sizeof page);
+    write_at(0, &page, sizeof page);
+    assert_int_equal(pool_check_file(&c, fd, &why), HILL_E_DAMAGED);
+    assert_non_null(strstr(why.text, "a format was cut short"));
     assert_int_equal(ftruncate(fd, (off_t)layout.total_bytes - 1), 0);
     checked(HILL_E_DAMAGED);
     assert_int_equal(ftruncate(fd, 100), 0);
