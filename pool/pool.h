@@ -155,6 +155,8 @@ int pool_open_stamped(struct pool_directory **out, int fd, uint64_t fingerprint,
 /* Put the stamp into the superblock of an open pool. Not flushed: it is for processes that follow
  * one another, not for a machine that starts again. */
 int pool_set_stamp(int fd, const struct pool_stamp *stamp, struct hill_why *why);
+/* The uuid of the pool in a file, whatever pool it is; HILL_E_DAMAGED, HILL_E_UNSUPPORTED: none. */
+int pool_read_uuid(int fd, uint8_t uuid[POOL_UUID_BYTES], struct hill_why *why);
 /* Whatever pool it is, for somebody who only looks: damaged(context, stripe, line) is told of each
  * record of the directory that cannot be used, whose stripe is free in memory. A damaged
  * superblock, or a file that is too short: as pool_open. */

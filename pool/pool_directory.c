@@ -308,6 +308,14 @@ const char *pool_uuid_print(char out[POOL_UUID_TEXT], const uint8_t uuid[POOL_UU
     return out;
 }
 
+int pool_read_uuid(int fd, uint8_t uuid[POOL_UUID_BYTES], struct hill_why *why)
+{
+    struct pool_directory superblock = {.generation = 0};
+    int rc = read_superblock(fd, NULL, NULL, &superblock, why);
+    memcpy(uuid, superblock.identity.uuid, POOL_UUID_BYTES);
+    return rc;
+}
+
 static void note_unknown(void *context, uint32_t stripe, const char *line)
 {
     (void)line;
