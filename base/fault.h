@@ -75,7 +75,7 @@
     POINT(cpu_scorer, selection, pushed, "a SELECTION is out, nothing has moved for it")           \
     POINT(cpu_scorer, end, taken, "SEQ_END has come, no statistics are out")                       \
     POINT(cpu_scorer, trim, pushed, "a sequence's TRIM is out")                                    \
-    POINT(csd_agent, format, begun, "the old superblock is wiped, there is no pool")               \
+    POINT(csd_agent, format, begun, "the mark of a format is on flash, there is no pool")          \
     POINT(csd_agent, format, done, "the pool is formatted, the agent is not ready")                \
     POINT(csd_agent, demote, taken, "a DEMOTE is looked at, nothing is written")                   \
     POINT(csd_agent, demote, chunk, "a chunk of it is written")                                    \

@@ -6,22 +6,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/log.h"
+#include "base/whole_io.h"
 
 #define FIRST_LINE "hillinfer drives 1 "
 #define NAME_BYTES (HILL_PATH_BYTES + 32)
 
 static const char *const states[] = {"none", "attached", "plain"};
 
-static void name_in(char out[NAME_BYTES], const char *folder, const char *ending)
+static void name_in(char out[NAME_BYTES], const char *folder)
 {
-    snprintf(out, NAME_BYTES, "%s/drives%s", folder, ending);
+    snprintf(out, NAME_BYTES, "%s/drives", folder);
 }
 
-static int write_lines(FILE *file, const struct drives_record *r)
+static int write_lines(FILE *file, const void *record)
 {
+    const struct drives_record *r = record;
     char model[CSD_MODEL_TEXT];
     fprintf(file, FIRST_LINE "%u\n", r->n);
     for (uint32_t d = 0; d < r->n; d++) {
@@ -37,20 +38,9 @@ static int write_lines(FILE *file, const struct drives_record *r)
 int drives_record_write(const char *folder, const struct drives_record *record,
                         struct hill_why *why)
 {
-    char name[NAME_BYTES], fresh[NAME_BYTES];
-    name_in(name, folder, "");
-    name_in(fresh, folder, ".new");
-    FILE *file = fopen(fresh, "we");
-    int err = file ? write_lines(file, record) : errno;
-    if (file && fclose(file) && !err)
-        err = errno;
-    if (!err && rename(fresh, name))
-        err = errno;
-    if (!err)
-        return 0;
-    unlink(fresh);
-    unlink(name); /* of a change before */
-    return hill_fail(why, hill_from_errno(err), "writing %.200s failed: %s", name, strerror(err));
+    char name[NAME_BYTES];
+    name_in(name, folder);
+    return whole_replace(name, write_lines, record, why);
 }
 
 static bool read_line(struct drive_note *out, char *line)
@@ -83,7 +73,7 @@ void drives_record_read(const char *folder, struct drives_record *out)
     char name[NAME_BYTES], line[sizeof out->drives[0].url + CSD_MODEL_TEXT + 64];
     uint32_t n = 0, d = 0;
     *out = (struct drives_record){.n = 0};
-    name_in(name, folder, "");
+    name_in(name, folder);
     FILE *file = fopen(name, "re");
     if (!file)
         return;
@@ -102,8 +92,6 @@ void drives_record_read(const char *folder, struct drives_record *out)
 void drives_record_remove(const char *folder)
 {
     char name[NAME_BYTES];
-    name_in(name, folder, "");
-    unlink(name);
-    name_in(name, folder, ".new");
-    unlink(name);
+    name_in(name, folder);
+    whole_remove(name);
 }

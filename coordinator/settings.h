@@ -103,9 +103,11 @@ static inline bool settings_has_drive(const struct settings *settings)
 }
 /* The same, but for what requests that run have there: the pool stays, for them alone. */
 void settings_detach_to_plain(struct settings *settings);
-/* Can this URL be attached now, or detached; which drive it is. */
-int settings_may_attach(const struct settings *settings, const char *url, uint32_t *drive,
-                        struct hill_why *why);
+/* Can this URL be attached now, or detached; which drive it is. said: by the agent of the only
+ * drive, of its device (cold_pool_describe: it ends with the pool's uuid); while that is read still
+ * only the drive of this pool can be attached, of this host by whatever name. */
+int settings_may_attach(const struct settings *settings, const char *url, const char *said,
+                        uint32_t *drive, struct hill_why *why);
 int settings_may_detach(const struct settings *settings, const char *url, uint32_t *drive,
                         struct hill_why *why);
 /* Of several drives: speeds, as epoch.drives has them, were measured. */

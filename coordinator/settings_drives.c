@@ -156,7 +156,9 @@ static int attach_only(struct settings *s, const char *wanted, const struct csd_
         code = size_drive(s, wanted, like, &cap, &layout, why);
     if (code)
         return code;
-    s->epoch.csd_model = model ? *model : own_model(s, wanted, s->csd_url, &s->epoch.csd_model);
+    /* one that is read still is this drive, by whatever name (settings_may_attach) */
+    const char *last = s->epoch.csd_plain ? wanted : s->csd_url;
+    s->epoch.csd_model = model ? *model : own_model(s, wanted, last, &s->epoch.csd_model);
     memmove(s->csd_url, wanted, strlen(wanted) + 1);
     allow_remote(is_remote(wanted));
     s->epoch.csd_attached = true;
@@ -422,8 +424,22 @@ static int may_attach_one(const struct settings *s, const char *url, uint32_t *d
     return 0;
 }
 
-int settings_may_attach(const struct settings *s, const char *url, uint32_t *drive,
-                        struct hill_why *why)
+/* Has the file of url the pool of which an agent has said this? A drive that is known by its pool
+ * may have another name, as a device that was away and came again. */
+static bool has_pool(const char *url, const char *said)
+{
+    char file[HILL_PATH_BYTES], text[POOL_UUID_TEXT];
+    uint8_t uuid[POOL_UUID_BYTES];
+    size_t n = strlen(said), bytes = sizeof text - 1;
+    int fd = hill_drive_file(url, file) ? open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    bool found = fd >= 0 && pool_read_uuid(fd, uuid, NULL) == 0;
+    if (fd >= 0)
+        close(fd);
+    return found && n >= bytes && strcmp(said + n - bytes, pool_uuid_print(text, uuid)) == 0;
+}
+
+int settings_may_attach(const struct settings *s, const char *url, const char *said,
+                        uint32_t *drive, struct hill_why *why)
 {
     const char *wanted = *url ? url : s->csd_default_url;
     *drive = 0;
@@ -433,7 +449,7 @@ int settings_may_attach(const struct settings *s, const char *url, uint32_t *dri
         return 0;
     if (!s->epoch.csd_plain)
         return hill_fail(why, HILL_E_INVALID, "a CSD is attached already; detach it first");
-    if (strcmp(wanted, s->csd_url) != 0)
+    if (strcmp(wanted, s->csd_url) != 0 && (is_remote(s->csd_url) || !has_pool(wanted, said)))
         return hill_fail(why, HILL_E_BUSY,
                          "requests that run still have entries on %.200s: attach that, or wait",
                          s->csd_url);

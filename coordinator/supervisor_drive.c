@@ -190,7 +190,8 @@ void drive_take_attach(void *owner, struct arrival *a)
     if (!may_change(s, &a->from))
         return;
     uint32_t drive;
-    int code = settings_may_attach(s->settings, url, &drive, &why);
+    int code =
+        settings_may_attach(s->settings, url, s->workers.rows[WORKER_AGENT].device, &drive, &why);
     if (!code && *text)
         code = csd_model_parse(&model, text, &why);
     if (code) {

@@ -10,6 +10,7 @@
 
 #include <xxhash.h>
 
+#include "base/whole_io.h"
 #include "proto/options_hill.h"
 
 #define NAME_BYTES (HILL_PATH_BYTES + 32)
@@ -34,9 +35,9 @@ uint64_t tiers_record_settings(const struct epoch_settings *s)
     return sum;
 }
 
-static void name_in(char out[NAME_BYTES], const char *folder, const char *ending)
+static void name_in(char out[NAME_BYTES], const char *folder)
 {
-    snprintf(out, NAME_BYTES, "%s/" TIERS_RECORD_NAME "%s", folder, ending);
+    snprintf(out, NAME_BYTES, "%s/" TIERS_RECORD_NAME, folder);
 }
 
 static uint64_t checksum_of(const struct tiers_record *r)
@@ -44,22 +45,15 @@ static uint64_t checksum_of(const struct tiers_record *r)
     return XXH64(r, offsetof(struct tiers_record, checksum), 0);
 }
 
-/* 0, or an errno. */
-static int write_file(const char *name, const struct tiers_record *r)
+static int write_struct(FILE *file, const void *record)
 {
-    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return errno;
-    ssize_t n = write(fd, r, sizeof *r);
-    int err = n == (ssize_t)sizeof *r ? 0 : n < 0 ? errno : ENOSPC;
-    close(fd);
-    return err;
+    return fwrite(record, sizeof(struct tiers_record), 1, file) == 1 ? 0 : errno;
 }
 
 int tiers_record_write(const char *folder, const struct epoch_settings *s, uint64_t asked,
                        struct hill_why *why)
 {
-    char name[NAME_BYTES], fresh[NAME_BYTES];
+    char name[NAME_BYTES];
     struct tiers_record r = {.magic = TIERS_RECORD_MAGIC,
                              .version = TIERS_RECORD_VERSION,
                              .epoch = s->epoch,
@@ -73,22 +67,14 @@ int tiers_record_write(const char *folder, const struct epoch_settings *s, uint6
     for (uint32_t d = 0; d < s->csd_drives; d++)
         r.drive_cap_bytes[d] = s->drives[d].attached ? s->drives[d].cap_bytes : 0;
     r.checksum = checksum_of(&r);
-    name_in(name, folder, "");
-    name_in(fresh, folder, ".new");
-    int err = write_file(fresh, &r);
-    if (!err && rename(fresh, name))
-        err = errno;
-    if (!err)
-        return 0;
-    unlink(fresh);
-    unlink(name); /* of an epoch before */
-    return hill_fail(why, hill_from_errno(err), "writing %.200s failed: %s", name, strerror(err));
+    name_in(name, folder);
+    return whole_replace(name, write_struct, &r, why);
 }
 
 void tiers_record_read(const char *folder, uint64_t run_id, struct tiers_record *out)
 {
     char name[NAME_BYTES];
-    name_in(name, folder, "");
+    name_in(name, folder);
     int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     ssize_t n = fd >= 0 ? read(fd, out, sizeof *out) : -1;
     if (fd >= 0)
@@ -102,8 +88,6 @@ void tiers_record_read(const char *folder, uint64_t run_id, struct tiers_record 
 void tiers_record_remove(const char *folder)
 {
     char name[NAME_BYTES];
-    name_in(name, folder, "");
-    unlink(name);
-    name_in(name, folder, ".new");
-    unlink(name);
+    name_in(name, folder);
+    whole_remove(name);
 }

@@ -2,9 +2,9 @@
  * csd_agent/cold_open.c - whose file is it, and opening or formatting the pool in it; see
  * cold_pool.h.
  *
- * A file is written to only when it is empty (no data in it at all), carries the pool's magic, or
- * is what a format of the same layout leaves when it is killed (right size, superblock wiped).
- * Everything else is somebody's data and is refused.
+ * A file is written to only when it is empty (no data in it at all; of a block device the first MiB
+ * is zeros), or carries the pool's magic, as a pool does, and what a format leaves that is cut
+ * short (pool/pool_format.c). Everything else is somebody's data and is refused.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -28,8 +28,7 @@ static bool all_zero(const uint8_t *bytes, size_t n)
     return true;
 }
 
-/* content from the first bytes; what else speaks for an unfinished format of ours decides about
- * zeros. */
+/* content from the first bytes. A file that is not sparse may hold something behind zeros. */
 static enum content judge(const uint8_t *bytes, ssize_t n, bool zeros_are_empty)
 {
     if (n >= (ssize_t)sizeof(struct pool_superblock) &&
@@ -38,8 +37,7 @@ static enum content judge(const uint8_t *bytes, ssize_t n, bool zeros_are_empty)
     return zeros_are_empty && all_zero(bytes, (size_t)n) ? CONTENT_EMPTY : CONTENT_FOREIGN;
 }
 
-static int inspect(int fd, const struct pool_layout *layout, enum content *out,
-                   struct hill_why *why)
+static int inspect(int fd, enum content *out, struct hill_why *why)
 {
     struct stat status;
 
@@ -58,7 +56,7 @@ static int inspect(int fd, const struct pool_layout *layout, enum content *out,
     ssize_t n = pread(fd, bytes, probe, 0);
     int err = errno;
     if (n >= 0)
-        *out = judge(bytes, n, block || (uint64_t)status.st_size == layout->total_bytes);
+        *out = judge(bytes, n, block);
     free(bytes);
     return n >= 0 ? 0
                   : hill_fail(why, hill_from_errno(err), "cannot read the cold pool: %s",
@@ -118,7 +116,7 @@ static int open_directory(struct cold_pool *pool, const struct cold_pool_config 
     int fd = csd_drive_pool_fd(pool->drive);
     struct hill_why detail = {""};
     enum content content = CONTENT_FOREIGN;
-    int status = inspect(fd, &pool->layout, &content, why);
+    int status = inspect(fd, &content, why);
 
     if (status != 0)
         return status;

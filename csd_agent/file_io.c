@@ -216,12 +216,15 @@ static int check_and_lock(struct file_io *io, const char *path, struct hill_why 
 }
 
 /* A file in memory: there is no drive to be kept busy, io_uring hands each of its reads to a thread
- * of the kernel, and a pread costs three times what copying a page does. */
+ * of the kernel, and a pread costs three times what copying a page does. Not a block device: the
+ * file system of its node, which is a tmpfs too, says nothing about it. */
 static bool in_memory(int fd)
 {
     struct statfs status;
+    struct stat info;
 
-    return fstatfs(fd, &status) == 0 && status.f_type == TMPFS_MAGIC;
+    return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && fstatfs(fd, &status) == 0 &&
+           status.f_type == TMPFS_MAGIC;
 }
 
 static void open_ring(struct file_io *io, const char *path, bool force_pread)

@@ -137,9 +137,11 @@ const char *pool_uuid_print(char out[POOL_UUID_TEXT], const uint8_t uuid[POOL_UU
 uint32_t pool_entry_checksum(const void *entry, uint32_t entry_bytes);
 
 /* Reserve the file's space (HILL_E_NOSPACE with needed and free bytes in why), write superblock and
- * an empty directory, flushed. The superblock goes last: a format cut short leaves no pool. When it
- * fails, a file is cut to 0 bytes, so that nothing stays allocated. fd is open read-write on a file
- * or block device; O_DIRECT allowed (buffers inside are aligned). */
+ * an empty directory, flushed. A mark goes first, the superblock last: a format cut short leaves no
+ * pool (HILL_E_DAMAGED, why: "cut short"), but the magic, which says that nobody's data is lost by
+ * another format. Whose data is there is asked before, by the caller. When it fails, a file is cut
+ * to 0 bytes, so that nothing stays allocated. fd is open read-write on a file or block device;
+ * O_DIRECT allowed (buffers inside are aligned). */
 int pool_format(int fd, const struct pool_layout *layout, uint64_t fingerprint,
                 struct hill_why *why);
 
@@ -153,6 +155,8 @@ int pool_open_stamped(struct pool_directory **out, int fd, uint64_t fingerprint,
 /* Put the stamp into the superblock of an open pool. Not flushed: it is for processes that follow
  * one another, not for a machine that starts again. */
 int pool_set_stamp(int fd, const struct pool_stamp *stamp, struct hill_why *why);
+/* The uuid of the pool in a file, whatever pool it is; HILL_E_DAMAGED, HILL_E_UNSUPPORTED: none. */
+int pool_read_uuid(int fd, uint8_t uuid[POOL_UUID_BYTES], struct hill_why *why);
 /* Whatever pool it is, for somebody who only looks: damaged(context, stripe, line) is told of each
  * record of the directory that cannot be used, whose stripe is free in memory. A damaged
  * superblock, or a file that is too short: as pool_open. */

@@ -120,6 +120,9 @@ static int check_superblock(const struct pool_superblock *page, const uint64_t *
     if (page->version != POOL_VERSION)
         return hill_fail(why, HILL_E_UNSUPPORTED, "cold pool has version %u, not %u", page->version,
                          POOL_VERSION);
+    if (page->being_formatted)
+        return hill_fail(why, HILL_E_DAMAGED,
+                         "no cold pool: a format was cut short here, and nothing is in it");
     if (fingerprint && page->fingerprint != *fingerprint)
         return hill_fail(why, HILL_E_INVALID,
                          "cold pool belongs to another model or configuration: fingerprint "
@@ -303,6 +306,14 @@ const char *pool_uuid_print(char out[POOL_UUID_TEXT], const uint8_t uuid[POOL_UU
     }
     *at = '\0';
     return out;
+}
+
+int pool_read_uuid(int fd, uint8_t uuid[POOL_UUID_BYTES], struct hill_why *why)
+{
+    struct pool_directory superblock = {.generation = 0};
+    int rc = read_superblock(fd, NULL, NULL, &superblock, why);
+    memcpy(uuid, superblock.identity.uuid, POOL_UUID_BYTES);
+    return rc;
 }
 
 static void note_unknown(void *context, uint32_t stripe, const char *line)

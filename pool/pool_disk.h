@@ -30,8 +30,9 @@ struct pool_superblock {
     uint64_t digest_stripe_bytes, entry_stripe_bytes, directory_record_bytes;
     uint64_t directory_offset, digest_offset, entry_offset, total_bytes;
     uint64_t key_stripe_bytes, key_offset;
-    uint32_t digest_bits, reserved;
-    struct pool_stamp stamp; /* zeros: nobody's */
+    uint32_t digest_bits;
+    uint32_t being_formatted; /* not 0: a format has begun, and there is no pool yet */
+    struct pool_stamp stamp;  /* zeros: nobody's */
     uint8_t uuid[POOL_UUID_BYTES];
     uint8_t pad[POOL_PAGE_BYTES - 176];
 };

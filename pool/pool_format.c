@@ -2,10 +2,14 @@
  * pool/pool_format.c - makes an empty cold pool: reserves its space, writes directory and
  * superblock.
  *
- * Order: the old superblock is wiped, space reserved, the directory written and flushed, then the
- * new superblock and a second flush. Cut short anywhere, the file holds no pool rather than a wrong
- * one. Who calls it: the agent. Failure: HILL_E_NOSPACE names the bytes; a file that could not be
- * formatted is cut to 0 bytes. A block device is never cut, only checked to be large enough.
+ * Order: a mark, in the place of the superblock, and a flush; space reserved; the directory, and a
+ * flush; the superblock, and a flush. The mark is a superblock that says `being_formatted`. It has
+ * the pool's magic, so that a file or device on which a format was cut short (a kill, power that
+ * goes) is known as ours, and its uuid and generation, which the next format goes on from. Mark and
+ * superblock are zeros beyond their first sector: that one replaces what was there, or does not.
+ * Who calls it: the agent, which has seen before that nobody's data is here. Failure:
+ * HILL_E_NOSPACE names the bytes; a file that could not be formatted is cut to 0 bytes. A block
+ * device is never cut, only checked to be large enough.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,28 +49,32 @@ static int free_bytes(int fd, const struct stat *info, uint64_t *bytes, struct h
     return 0;
 }
 
-/* Where fallocate is not supported: writing is the only way to own the space. */
+/* HILL_E_NOSPACE while nothing has been written. available: what there is. */
+static int check_room(int fd, const struct stat *info, uint64_t total, uint64_t *available,
+                      struct hill_why *why)
+{
+    int rc = S_ISREG(info->st_mode) ? free_bytes(fd, info, available, why)
+                                    : pool_file_bytes(fd, available, why);
+    return rc == 0 && *available < total ? no_space(why, total, *available) : rc;
+}
+
+/* Where fallocate is not supported: writing is the only way to own the space. The mark stays. */
 static int reserve_by_writing(int fd, uint64_t total, struct hill_why *why)
 {
     void *zeros = pool_page_alloc(CHUNK_BYTES);
     int rc = zeros != NULL ? 0 : hill_fail(why, HILL_E_NOMEM, "no memory to format the cold pool");
-    for (uint64_t at = 0; rc == 0 && at < total; at += CHUNK_BYTES)
+    for (uint64_t at = POOL_PAGE_BYTES; rc == 0 && at < total; at += CHUNK_BYTES)
         rc = pool_write_all(fd, zeros, total - at < CHUNK_BYTES ? total - at : CHUNK_BYTES, at,
                             "space", why);
     free(zeros);
     return rc;
 }
 
-static int reserve_file(int fd, const struct stat *info, uint64_t total, struct hill_why *why)
+static int reserve_file(int fd, const struct stat *info, uint64_t total, uint64_t available,
+                        struct hill_why *why)
 {
-    uint64_t available = 0;
-    int rc = free_bytes(fd, info, &available, why), err;
-    if (rc != 0)
-        return rc;
-    if (available < total)
-        return no_space(why, total, available);
-    if (ftruncate(fd, (off_t)((uint64_t)info->st_size < total ? (uint64_t)info->st_size : total)) !=
-        0)
+    int err;
+    if ((uint64_t)info->st_size > total && ftruncate(fd, (off_t)total) != 0)
         goto failed;
     while (fallocate(fd, 0, 0, (off_t)total) != 0) {
         if (errno == EOPNOTSUPP)
@@ -84,17 +92,6 @@ failed:
                      (unsigned long long)total, strerror(err));
 }
 
-static int reserve(int fd, const struct stat *info, uint64_t total, struct hill_why *why)
-{
-    uint64_t bytes = 0;
-    if (S_ISREG(info->st_mode))
-        return reserve_file(fd, info, total, why);
-    int rc = pool_file_bytes(fd, &bytes, why);
-    if (rc == 0 && bytes < total)
-        rc = no_space(why, total, bytes);
-    return rc;
-}
-
 struct pool_birth {
     uint64_t generation;
     uint8_t uuid[POOL_UUID_BYTES];
@@ -110,8 +107,8 @@ static int draw_uuid(uint8_t uuid[POOL_UUID_BYTES], struct hill_why *why)
     return 0;
 }
 
-/* Of a whole superblock that is there: its uuid, and the generation after its own; else 1 and a new
- * uuid. */
+/* Of a whole superblock or mark that is there: its uuid, and the generation after its own; else 1
+ * and a new uuid. */
 static int next_birth(int fd, struct pool_superblock *page, struct pool_birth *out,
                       struct hill_why *why)
 {
@@ -146,16 +143,45 @@ static int write_empty_directory(int fd, const struct pool_layout *l, uint64_t g
     return rc;
 }
 
-static void fill_superblock(struct pool_superblock *page, const struct pool_layout *l,
-                            uint64_t fingerprint, const struct pool_birth *birth)
+static int flush(int fd, struct hill_why *why)
+{
+    if (fsync(fd) == 0)
+        return 0;
+    int err = errno;
+    return hill_fail(why, hill_from_errno(err), "flushing the cold pool: %s", strerror(err));
+}
+
+/* What a mark and a superblock have in common. */
+static void fill_birth(struct pool_superblock *page, const struct pool_birth *birth)
 {
     memset(page, 0, sizeof(*page));
     page->magic = POOL_MAGIC;
     page->version = POOL_VERSION;
-    page->stripe_slots = l->stripe_slots;
-    page->fingerprint = fingerprint;
     page->generation = birth->generation;
     memcpy(page->uuid, birth->uuid, sizeof page->uuid);
+}
+
+static int write_first_page(int fd, struct pool_superblock *page, struct hill_why *why)
+{
+    page->checksum = pool_sealed_checksum(page, sizeof(*page));
+    return pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
+}
+
+static int write_mark(int fd, struct pool_superblock *page, const struct pool_birth *birth,
+                      struct hill_why *why)
+{
+    fill_birth(page, birth);
+    page->being_formatted = 1;
+    int rc = write_first_page(fd, page, why);
+    return rc == 0 ? flush(fd, why) : rc;
+}
+
+static void fill_superblock(struct pool_superblock *page, const struct pool_layout *l,
+                            uint64_t fingerprint, const struct pool_birth *birth)
+{
+    fill_birth(page, birth);
+    page->stripe_slots = l->stripe_slots;
+    page->fingerprint = fingerprint;
     page->n_layers = l->geometry.n_layers;
     page->n_heads = l->geometry.n_heads;
     page->n_kv_heads = l->geometry.n_kv_heads;
@@ -172,31 +198,23 @@ static void fill_superblock(struct pool_superblock *page, const struct pool_layo
     page->digest_offset = l->digest_offset;
     page->entry_offset = l->entry_offset;
     page->total_bytes = l->total_bytes;
-    page->checksum = pool_sealed_checksum(page, sizeof(*page));
-}
-
-static int flush(int fd, struct hill_why *why)
-{
-    if (fsync(fd) == 0)
-        return 0;
-    int err = errno;
-    return hill_fail(why, hill_from_errno(err), "flushing the cold pool: %s", strerror(err));
 }
 
 static int write_pool(int fd, const struct stat *info, const struct pool_layout *l,
                       uint64_t fingerprint, struct pool_superblock *page, struct hill_why *why)
 {
     struct pool_birth birth;
+    uint64_t available = 0;
     int rc = next_birth(fd, page, &birth, why);
     if (rc == 0)
-        rc = reserve(fd, info, l->total_bytes, why);
+        rc = check_room(fd, info, l->total_bytes, &available, why);
+    if (rc == 0)
+        rc = write_mark(fd, page, &birth, why);
     if (rc != 0)
         return rc;
-    memset(page, 0, sizeof(*page));
-    rc = pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
-    if (rc == 0)
-        rc = flush(fd, why);
     FAULT_POINT(csd_agent, format, begun);
+    if (S_ISREG(info->st_mode))
+        rc = reserve_file(fd, info, l->total_bytes, available, why);
     if (rc == 0)
         rc = write_empty_directory(fd, l, birth.generation, why);
     if (rc == 0)
@@ -204,7 +222,7 @@ static int write_pool(int fd, const struct stat *info, const struct pool_layout 
     if (rc != 0)
         return rc;
     fill_superblock(page, l, fingerprint, &birth);
-    rc = pool_write_all(fd, page, sizeof(*page), 0, "superblock", why);
+    rc = write_first_page(fd, page, why);
     FAULT_POINT(csd_agent, format, done);
     return rc == 0 ? flush(fd, why) : rc;
 }

@@ -15,6 +15,7 @@
 
 #include "coordinator/settings.h"
 #include "coordinator/tiers_record.h"
+#include "pool/pool.h"
 #include "tests/proto/configure.h"
 
 static char folder[64], name[96];
@@ -272,13 +273,65 @@ static void drives_are_attached_as_they_were(void **state)
     assert_string_equal(then.epoch.csd_url, "");
 }
 
+/* Requests still have entries on a detached drive: the drive of that pool may come, by whatever
+ * name. */
+static void one_that_is_read_still_is_known_by_its_pool(void **state)
+{
+    (void)state;
+    const struct kv_geometry g = {2, 4, 2, 32, 8};
+    const char *const is_not[] = {"", "host CPU, pread", "host CPU, pool no"};
+    static struct settings s;
+    struct pool_layout layout;
+    struct pool_directory *d;
+    struct hill_why why = {""};
+    char file[96], url[112], said[112], uuid[POOL_UUID_TEXT];
+    uint32_t drive;
+    snprintf(file, sizeof file, "%s/pool", folder);
+    snprintf(url, sizeof url, "file:%s", file);
+    s.epoch = settings;
+    s.epoch.csd_drives = 0;
+    s.epoch.csd_attached = s.epoch.csd_plain = true;
+    s.epoch.csd_model = (struct csd_model){.on = true, .latency_us = 9};
+    s.epoch.cold_cap_bytes = 40 << 20;
+    snprintf(s.csd_url, sizeof s.csd_url, "file:/tmp/hill-gone");
+    int fd = open(file, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    assert_int_equal(
+        pool_layout_with_keys(&layout, &g, 0, pool_bytes_with_keys(&g, 0, 1, 64), &why), 0);
+    assert_int_equal(pool_format(fd, &layout, 1, &why), 0);
+    assert_int_equal(pool_open(&d, fd, 1, &why), 0);
+    snprintf(said, sizeof said, "host CPU, pool %s", pool_uuid_print(uuid, d->identity.uuid));
+    pool_close(d);
+    for (unsigned i = 0; i < sizeof is_not / sizeof *is_not; i++)
+        assert_int_equal(settings_may_attach(&s, url, is_not[i], &drive, &why), HILL_E_BUSY);
+    assert_int_equal(settings_may_attach(&s, "file:/tmp/hill-none", said, &drive, &why),
+                     HILL_E_BUSY);
+    assert_int_equal(settings_may_attach(&s, url, said, &drive, &why), 0);
+    assert_int_equal(settings_attach(&s, drive, url, NULL, &why), 0);
+    assert_string_equal(s.epoch.csd_url, url);
+    assert_true(s.epoch.csd_model.latency_us == 9);
+    assert_int_equal(s.epoch.cold_cap_bytes, 40 << 20);
+    s.epoch.csd_plain = true;
+    snprintf(s.csd_url, sizeof s.csd_url, "file:/tmp/hill-gone");
+    assert_int_equal(pwrite(fd, "", 1, 200), 1); /* of zeros: as it was */
+    assert_int_equal(settings_may_attach(&s, url, said, &drive, &why), 0);
+    assert_int_equal(pwrite(fd, "x", 1, 200), 1); /* a superblock that is damaged is no pool's */
+    assert_int_equal(settings_may_attach(&s, url, said, &drive, &why), HILL_E_BUSY);
+    close(fd);
+    unlink(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(reads_back_what_was_written),        T(no_changed_byte_is_taken),
-        T(settings_that_size_the_tiers_count), T(sizes_that_were_measured_are_taken_over),
-        T(each_drive_has_its_cap_again),       T(what_cannot_be_written_is_not_there),
-        T(drives_are_those_that_were_written), T(drives_are_attached_as_they_were),
+        T(reads_back_what_was_written),
+        T(no_changed_byte_is_taken),
+        T(settings_that_size_the_tiers_count),
+        T(sizes_that_were_measured_are_taken_over),
+        T(each_drive_has_its_cap_again),
+        T(what_cannot_be_written_is_not_there),
+        T(drives_are_those_that_were_written),
+        T(drives_are_attached_as_they_were),
+        T(one_that_is_read_still_is_known_by_its_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "kv/score.h"
@@ -23,6 +25,17 @@ enum { SLOTS = 70, FLIPS = 300 };
 static const struct kv_geometry geometry = {1, 4, 2, 24};
 static struct pool_layout layout;
 static int fd;
+static uint64_t bad_sector; /* 0: none */
+
+/* In the place of the C library's: a drive that cannot read one sector. */
+ssize_t pread(int from, void *to, size_t bytes, off_t at)
+{
+    if (bad_sector && (uint64_t)at <= bad_sector && (uint64_t)at + bytes > bad_sector) {
+        errno = EIO;
+        return -1;
+    }
+    return syscall(SYS_pread64, from, to, bytes, at);
+}
 
 static void write_at(uint64_t at, const void *bytes, uint64_t n)
 {
@@ -178,7 +191,16 @@ static void test_a_stripe_or_a_position_that_is_there_twice(void **unused)
 
 static void test_what_is_no_pool_or_cut_short(void **unused)
 {
+    struct pool_check c = {.quiet = true};
+    struct pool_superblock page;
+    struct hill_why why = {""};
     (void)unused;
+    assert_int_equal(pread(fd, &page, sizeof page, 0), sizeof page);
+    page.being_formatted = 1;
+    page.checksum = pool_sealed_checksum(&page, sizeof page);
+    write_at(0, &page, sizeof page);
+    assert_int_equal(pool_check_file(&c, fd, &why), HILL_E_DAMAGED);
+    assert_non_null(strstr(why.text, "a format was cut short"));
     assert_int_equal(ftruncate(fd, (off_t)layout.total_bytes - 1), 0);
     checked(HILL_E_DAMAGED);
     assert_int_equal(ftruncate(fd, 100), 0);
@@ -239,6 +261,36 @@ static void test_what_is_damaged_is_named(void **unused)
     }
 }
 
+/* Of its digests or of its entries: it is named, and what is damaged in the others, too. */
+static void test_a_stripe_that_cannot_be_read(void **unused)
+{
+    static char text[64 * 1024];
+    struct pool_directory *d;
+    struct hill_why why = {""};
+    (void)unused;
+    assert_int_equal(pool_open(&d, fd, FINGERPRINT, &why), 0);
+    pool_stripe_claim(d, 0, 2, 0, 0);
+    pool_slot_set(d, 5, 9, 0);
+    pool_slot_set(d, 6, 10, 0);
+    assert_int_equal(pool_directory_write(d, &layout, fd, 0, &why), 0);
+    pool_close(d);
+    flip(pool_entry_at(&layout, layout.stripe_slots + 1), 0);
+    for (int entries = 0; entries < 2; entries++) {
+        bad_sector =
+            (entries ? pool_entry_at(&layout, 0) : pool_digest_at(&layout, 0)) + POOL_PAGE_BYTES;
+        struct pool_check c = printed(text, sizeof text);
+        bad_sector = 0;
+        assert_int_equal(c.bad_stripes, 1);
+        assert_int_equal(c.bad_entries, 1);
+        assert_int_equal(c.bad_records + c.bad_digests + c.twice, 0);
+        assert_int_equal(c.slots, SLOTS - SLOTS / 7 + 2);
+        assert_int_equal(lines_of(text), 2);
+        assert_non_null(strstr(text, "stripe 0 (sequence 2, layer 0) cannot be read, none of its "
+                                     "2 slots was looked at: reading the cold pool's"));
+        assert_non_null(strstr(text, "stripe 1, slot 1: the entry of position 101"));
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -250,6 +302,7 @@ int main(void)
         TEST(test_a_bit_of_superblock_or_directory),
         TEST(test_a_stripe_or_a_position_that_is_there_twice),
         TEST(test_what_is_damaged_is_named),
+        TEST(test_a_stripe_that_cannot_be_read),
         TEST(test_what_is_no_pool_or_cut_short),
     };
     draws_seed(20261122);

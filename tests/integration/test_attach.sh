@@ -134,6 +134,27 @@ abandoned() {
     rm -f "$work/other.pool"
 }
 
+# The file of a detached drive has another name while requests still have entries there: it is known by its pool's UUID, they go on,
+# and the answer is that of an undisturbed run.
+renamed() {
+    local predict=1200 asker # it is not over before the drive is back
+    ask 0 >"$work/renamed_wanted" || fail "renamed: undisturbed: $(cat "$work/err0")"
+    ask 0 >"$work/renamed_answer" &
+    asker=$!
+    wait_for 60 decoding || fail "renamed: no request decodes"
+    hillctl detach >"$work/detached" 2>&1 || fail "renamed: detach: $(cat "$work/detached")"
+    mv "$state_dir/cold.pool" "$work/renamed.pool"
+    hillctl attach "file:$work/renamed.pool" >"$work/said" 2>&1 || fail "renamed: attach: $(cat "$work/said")"
+    wait "$asker"
+    expect "renamed: something stayed" "$(grep -c 'stay until' "$work/detached")" 1
+    expect "renamed: the answer" "$(cmp "$work/renamed_answer" "$work/renamed_wanted" && echo same)" same
+    expect "renamed: it went on, and did not begin anew" "$(jq -c '.recovery | [.attempts > 1, .units_repeated, .entries_repeated]' "$work/out0")" "[true,0,0]"
+    expect "renamed: as it was" "$(status | jq -r '.csd_url, (.workers.csd_agent.device | split(" ") | last)' | paste -sd' ')" "file:$work/renamed.pool $uuid"
+    hillctl detach >/dev/null 2>&1 || fail "renamed: detach again"
+    mv "$work/renamed.pool" "$state_dir/cold.pool"
+    hillctl attach >"$work/said" 2>&1 || fail "renamed: attach by its first name: $(cat "$work/said")"
+}
+
 setting() { # MODEL wide|tight|several
     echo "== $1, $2"
     loss="wait" kind=$2 pools=("$state_dir/cold.pool")
@@ -182,6 +203,10 @@ setting() { # MODEL wide|tight|several
     [ "$n_drained" -gt 0 ] || fail "$1, $2: nothing was detached in mid-decode"
     [ "$2" != tight ] || [ "$n_plain" -gt 0 ] || fail "$1, $2: nothing was left on a detached drive"
     [ "$cycles" -lt 5 ] || [ "$n_killed" -gt 0 ] || fail "$1, $2: nothing was killed"
+    [ "$1 $2" != "wired tight" ] || {
+        uuid=$(status | jq -r '.workers.csd_agent.device | split(" ") | last')
+        renamed
+    }
     [ "$1 $2" != "wired tight" ] || abandoned # one of SmolLM2 may be over before the drive is away
     down || fail "down"
     expect_nothing_left

@@ -124,8 +124,9 @@ expect "a pool of another shape: exit, a line" "$? $(grep -c "cold pool 'file:$w
 loop="" nobody=(setpriv --reuid 65534 --clear-groups)
 trap '[ -z "$loop" ] || losetup -d "$loop"; cleanup' EXIT
 if [ "$(id -u)" -eq 0 ] && truncate -s 16M "$work/disk" && loop=$(losetup -f --show "$work/disk" 2>/dev/null) && [ -b "$loop" ]; then
-    run_json "$work/device" -m "$work/good.gguf" -c 65536 -p x -n 2 --csd "file:$loop"
+    HILL_LOG_LEVEL=info run_json "$work/device" -m "$work/good.gguf" -c 65536 -p x -n 2 --csd "file:$loop"
     expect "a small block device: exit" $? 0
+    expect "a block device does not lie in memory, as its node does" "$(grep -c 'csd_agent.*is ready.*O_DIRECT' "$work/device.err") $(grep -c 'lies in memory' "$work/device.err")" "1 0"
     expect "a small block device: its cap" "$(jq '.tiers.cold.cap_bytes' "$work/device")" 16777216
     chmod 755 "$work" && mkdir "$work/nobody" && chown 65534 "$work/nobody"
     if "${nobody[@]}" test -x "$bin/hill-coordinator"; then

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -383,7 +385,7 @@ static void sealed_nonsense_in_the_superblock_is_refused(void **state)
     (void)state;
     static const uint32_t values[] = {0, 1, 0x7fffffff, UINT32_MAX};
     struct pool_layout layout;
-    for (uint64_t field = 8; field < 140; field += 4) {
+    for (uint64_t field = 8; field < 144; field += 4) {
         if ((field >= 32 && field < 40) || field == 40 || field == 44)
             continue; /* generation; layers and heads, which only the fingerprint binds */
         for (size_t v = 0; v < 4; v++) {
@@ -480,6 +482,112 @@ static void truncated_files_are_damage(void **state)
     close(fd);
 }
 
+/* ---- a format that is cut short ------------------------------------------------------------ */
+
+enum { CUT = 3, NOT_FLUSHED = 4, SECTOR = 512 };
+
+static struct {
+    bool on, slow;                /* slow: the file system has no fallocate */
+    int writes;                   /* the process dies in the one after so many */
+    size_t bytes;                 /* of that one that reach the file, at most */
+    bool first_waits, rest_waits; /* for a flush: the first page, what is behind it */
+} cut;
+
+/* In the places of the C library's, for pool_format: writes of which one is the last, and a power
+ * loss between any two would find the first page and the rest in this order on flash. */
+ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at)
+{
+    if (!cut.on)
+        return syscall(SYS_pwrite64, fd, from, bytes, at);
+    bool first = at == 0;
+    if (first ? cut.rest_waits : cut.first_waits)
+        _exit(NOT_FLUSHED);
+    *(first ? &cut.first_waits : &cut.rest_waits) = true;
+    bool dies = cut.writes-- == 0;
+    ssize_t n = syscall(SYS_pwrite64, fd, from, dies && bytes > cut.bytes ? cut.bytes : bytes, at);
+    if (dies)
+        _exit(CUT);
+    return n;
+}
+
+int fsync(int fd)
+{
+    cut.first_waits = cut.rest_waits = false;
+    return (int)syscall(SYS_fsync, fd);
+}
+
+int fallocate(int fd, int mode, off_t at, off_t bytes)
+{
+    if (cut.on && cut.slow) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
+}
+
+/* Was it cut? Else it ran to its end. */
+static bool format_is_cut(int fd, const struct pool_layout *layout)
+{
+    int status;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        cut.on = true;
+        _exit(pool_format(fd, layout, FINGERPRINT, NULL) == 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == CUT));
+    return WEXITSTATUS(status) == CUT;
+}
+
+/* The file is known as ours, and another format makes the pool of the same uuid in it. */
+static void cut_is_repeated(int fd, const struct pool_layout *layout, const uint8_t *uuid)
+{
+    struct pool_superblock page;
+    struct pool_directory *d = NULL;
+    struct hill_why why = {""};
+    assert_int_equal(pread(fd, &page, sizeof page, 0), sizeof page);
+    assert_true(page.magic == POOL_MAGIC);
+    if (uuid)
+        assert_memory_equal(page.uuid, uuid, sizeof page.uuid);
+    int rc = pool_open(&d, fd, FINGERPRINT, &why);
+    assert_int_equal(rc, page.being_formatted ? HILL_E_DAMAGED : 0);
+    assert_true(rc == 0 || strstr(why.text, "cut short"));
+    pool_close(d);
+    assert_int_equal(pool_format(fd, layout, FINGERPRINT, NULL), 0);
+    assert_int_equal(pool_open(&d, fd, FINGERPRINT, NULL), 0);
+    assert_int_equal(d->generation, page.generation + 1);
+    assert_memory_equal(d->identity.uuid, page.uuid, sizeof page.uuid);
+    pool_close(d);
+}
+
+/* On a drive that is blank, or has a pool; whole writes, or a sector of the last one. */
+static void a_format_that_is_cut_short_says_so(void **state)
+{
+    (void)state;
+    struct pool_layout layout;
+    for (int round = 0; round < 8; round++) {
+        bool again = round & 1;
+        int writes = 0;
+        cut.slow = round & 2;
+        cut.bytes = round & 4 ? SECTOR : SIZE_MAX;
+        for (bool was_cut = true; was_cut; writes++) {
+            struct pool_superblock before;
+            int fd = formatted(&layout);
+            assert_int_equal(pread(fd, &before, sizeof before, 0), sizeof before);
+            if (!again)
+                assert_int_equal(ftruncate(fd, 0), 0);
+            if (!again && cut.bytes == SECTOR) /* as a block device is: of its size */
+                assert_int_equal(ftruncate(fd, (off_t)layout.total_bytes), 0);
+            cut.writes = writes;
+            was_cut = format_is_cut(fd, &layout);
+            cut_is_repeated(fd, &layout, again ? before.uuid : NULL);
+            close(fd);
+        }
+        assert_true(writes > 3); /* mark, directory, superblock, and a format that is whole */
+    }
+}
+
 /* ---- space -------------------------------------------------------------------------------- */
 
 static void a_cap_beyond_the_disk_is_refused_and_leaves_nothing(void **state)
@@ -534,6 +642,7 @@ int main(void)
         cmocka_unit_test(digests_of_four_bits_are_told_from_those_of_eight),
         cmocka_unit_test(a_foreign_fingerprint_is_invalid),
         cmocka_unit_test(truncated_files_are_damage),
+        cmocka_unit_test(a_format_that_is_cut_short_says_so),
         cmocka_unit_test(a_cap_beyond_the_disk_is_refused_and_leaves_nothing),
         cmocka_unit_test(a_read_only_file_cannot_be_formatted),
     };

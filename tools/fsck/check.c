@@ -72,7 +72,6 @@ static void check_slot(struct pool_check *c, const struct pool_stripe *s, uint32
 {
     const struct kv_geometry *g = &c->layout.geometry;
     const uint8_t *entry = b->entries + (uint64_t)slot * kv_entry_bytes(g);
-    c->slots++;
     if (pool_entry_checksum(entry, kv_entry_bytes(g)) != s->checksums[slot])
         report_damage(
             c, &c->bad_entries,
@@ -88,24 +87,37 @@ static void check_slot(struct pool_check *c, const struct pool_stripe *s, uint32
             s->layer);
 }
 
-static int check_stripe(struct pool_check *c, const struct pool_directory *d, uint32_t stripe,
-                        int fd, const struct stripe_bytes *b, struct hill_why *why)
+static int read_stripe(const struct pool_layout *l, uint32_t stripe, int fd,
+                       const struct stripe_bytes *b, struct hill_why *why)
 {
-    const struct pool_layout *l = &c->layout;
-    const struct pool_stripe *s = &d->stripes[stripe];
-    if (s->sequence == POOL_NO_OWNER)
-        return 0;
-    c->stripes++;
     int code = pool_read_all(fd, b->keys, l->digest_stripe_bytes + l->key_stripe_bytes,
                              pool_read_at(l, stripe * l->stripe_slots),
                              l->key_bytes ? "keys" : "digests", why);
-    if (code == 0)
-        code = pool_read_all(fd, b->entries, l->entry_stripe_bytes,
-                             pool_entry_at(l, stripe * l->stripe_slots), "entries", why);
-    for (uint32_t slot = 0; code == 0 && slot < l->stripe_slots; slot++)
+    return code ? code
+                : pool_read_all(fd, b->entries, l->entry_stripe_bytes,
+                                pool_entry_at(l, stripe * l->stripe_slots), "entries", why);
+}
+
+static void check_stripe(struct pool_check *c, const struct pool_directory *d, uint32_t stripe,
+                         int fd, const struct stripe_bytes *b)
+{
+    const struct pool_layout *l = &c->layout;
+    const struct pool_stripe *s = &d->stripes[stripe];
+    struct hill_why found = {""};
+    if (s->sequence == POOL_NO_OWNER)
+        return;
+    c->stripes++;
+    c->slots += s->n_valid;
+    if (read_stripe(l, stripe, fd, b, &found)) {
+        report_damage(c, &c->bad_stripes,
+                      "stripe %u (sequence %u, layer %u) cannot be read, none of its %u slots was "
+                      "looked at: %s",
+                      stripe, s->sequence, s->layer, s->n_valid, found.text);
+        return;
+    }
+    for (uint32_t slot = 0; slot < l->stripe_slots; slot++)
         if (pool_slot_valid(d, stripe * l->stripe_slots + slot))
             check_slot(c, s, stripe, slot, b);
-    return code;
 }
 
 /* ---- what may be there once only ------------------------------------------------------------ */
@@ -168,7 +180,7 @@ int pool_check_file(struct pool_check *c, int fd, struct hill_why *why)
     c->generation = d->generation;
     code = allocate(&b, &c->layout, why);
     for (uint32_t i = 0; code == 0 && i < c->layout.n_stripes; i++)
-        code = check_stripe(c, d, i, fd, &b, why);
+        check_stripe(c, d, i, fd, &b);
     if (code == 0)
         code = check_twice(c, d, why);
     release(&b);

@@ -10,9 +10,10 @@
  *     crash (of the agent, not a detach or an orderly end) the directory may be behind: then slots
  *     that were used again since are named here although the pipeline does not rely on them.
  * DIAGNOSTICS
- *     A line on stdout for each thing that is damaged, at most 20 of a kind, and a summary. Exit
- *     codes: 0 all of it is right; 1 something is damaged, or it is no pool; 100 wrong use, or
- *     FILE is not there; 111 the environment failed.
+ *     A line on stdout for each thing that is damaged, at most 20 of a kind, and a summary. A
+ *     stripe that cannot be read is named, and the others are looked at. Exit codes: 0 all of it is
+ *     right; 1 something is damaged or cannot be read, or it is no pool; 100 wrong use, or FILE is
+ *     not there; 111 the environment failed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -60,23 +61,24 @@ static void print_text(const char *path, const struct pool_check *c)
     printf("%s: pool %s, generation %llu, %u stripes of %u slots, %u layers\n", path,
            pool_uuid_print(uuid, c->identity.uuid), (unsigned long long)c->generation,
            c->layout.n_stripes, c->layout.stripe_slots, c->layout.geometry.n_layers);
-    printf("%u stripes in use, %llu slots count; damaged: %llu records, %llu entries, %llu "
-           "digests; named twice: %llu\n",
-           c->stripes, (unsigned long long)c->slots, (unsigned long long)c->bad_records,
-           (unsigned long long)c->bad_entries, (unsigned long long)c->bad_digests,
-           (unsigned long long)c->twice);
+    printf("%u stripes in use, %llu slots count; cannot be read: %llu stripes; damaged: %llu "
+           "records, %llu entries, %llu digests; named twice: %llu\n",
+           c->stripes, (unsigned long long)c->slots, (unsigned long long)c->bad_stripes,
+           (unsigned long long)c->bad_records, (unsigned long long)c->bad_entries,
+           (unsigned long long)c->bad_digests, (unsigned long long)c->twice);
 }
 
 static void print_json(const struct pool_check *c)
 {
     char uuid[POOL_UUID_TEXT];
-    json_t *object = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "uuid",
-        pool_uuid_print(uuid, c->identity.uuid), "generation", (json_int_t)c->generation, "bytes",
-        (json_int_t)c->layout.total_bytes, "stripes", (json_int_t)c->layout.n_stripes,
-        "stripes_used", (json_int_t)c->stripes, "slots", (json_int_t)c->slots, "bad_records",
-        (json_int_t)c->bad_records, "bad_entries", (json_int_t)c->bad_entries, "bad_digests",
-        (json_int_t)c->bad_digests, "twice", (json_int_t)c->twice);
+    json_t *object =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "uuid",
+                  pool_uuid_print(uuid, c->identity.uuid), "generation", (json_int_t)c->generation,
+                  "bytes", (json_int_t)c->layout.total_bytes, "stripes",
+                  (json_int_t)c->layout.n_stripes, "stripes_used", (json_int_t)c->stripes, "slots",
+                  (json_int_t)c->slots, "bad_stripes", (json_int_t)c->bad_stripes, "bad_records",
+                  (json_int_t)c->bad_records, "bad_entries", (json_int_t)c->bad_entries,
+                  "bad_digests", (json_int_t)c->bad_digests, "twice", (json_int_t)c->twice);
     json_dumpf(object, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(object);
@@ -106,7 +108,8 @@ static int check_file(const struct options *o, struct hill_why *why)
         print_text(path, &check);
     if (fflush(stdout) || ferror(stdout))
         return hill_fail(why, HILL_E_IO, "cannot write the report");
-    return check.bad_records + check.bad_entries + check.bad_digests + check.twice
+    return check.bad_stripes + check.bad_records + check.bad_entries + check.bad_digests +
+                   check.twice
                ? hill_fail(why, HILL_E_DAMAGED, "'%.300s' is damaged", path)
                : 0;
 }
