@@ -5,27 +5,43 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "kv/plan.h"
 
-int cached_digests_create(struct cached_digests *c, const struct kv_geometry *g, uint32_t n_groups,
-                          uint64_t cap_bytes)
+#define GROUPS (KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS) /* of a block */
+
+_Static_assert(KV_HOT_BLOCK_TOKENS == 64, "a block's slots are the bits of a word");
+
+static uint64_t frame_bytes(const struct kv_geometry *g)
 {
-    uint64_t index = (uint64_t)n_groups * KV_CACHED_GROUP_BYTES;
-    uint64_t frame = kv_group_bytes(g) + KV_CACHED_FRAME_BYTES;
-    uint64_t frames = cap_bytes > index ? (cap_bytes - index) / frame : 0;
-    *c = (struct cached_digests){.geometry = *g, .n_groups = n_groups};
-    if (frames == 0 || n_groups == 0)
+    return (uint64_t)GROUPS * kv_group_bytes(g) + KV_CACHED_FRAME_BYTES;
+}
+
+static uint64_t index_bytes(uint32_t n_blocks, uint32_t n_lists)
+{
+    return (uint64_t)n_blocks * KV_CACHED_BLOCK_BYTES + (uint64_t)n_lists * KV_CACHED_LIST_BYTES;
+}
+
+int cached_digests_create(struct cached_digests *c, const struct kv_geometry *g, uint32_t n_blocks,
+                          uint32_t n_lists, bool shares, uint64_t cap_bytes)
+{
+    uint64_t index = index_bytes(n_blocks, n_lists);
+    uint64_t frames = cap_bytes > index ? (cap_bytes - index) / frame_bytes(g) : 0;
+    *c = (struct cached_digests){.geometry = *g, .n_blocks = n_blocks, .n_lists = n_lists};
+    if (frames == 0 || n_blocks == 0 || n_lists == 0)
         return 0;
-    c->n_frames = frames < n_groups ? (uint32_t)frames : n_groups;
-    c->frame_of = malloc(n_groups * sizeof *c->frame_of);
-    c->group_of = calloc(c->n_frames, sizeof *c->group_of);
+    c->n_frames = frames < n_blocks ? (uint32_t)frames : n_blocks;
+    c->list_frames = shares ? c->n_frames / n_lists : c->n_frames;
+    c->frame_of = malloc(n_blocks * sizeof *c->frame_of);
+    c->block_of = calloc(c->n_frames, sizeof *c->block_of);
+    c->list_of = calloc(c->n_frames, sizeof *c->list_of);
     c->free = calloc(c->n_frames, sizeof *c->free);
-    c->lanes = calloc(c->n_frames, sizeof *c->lanes);
-    c->groups = aligned_alloc(KV_GROUP_ALIGN, (size_t)c->n_frames * kv_group_bytes(g));
-    if (!c->frame_of || !c->group_of || !c->free || !c->lanes || !c->groups)
+    c->used = calloc(n_lists, sizeof *c->used);
+    c->here = calloc(c->n_frames, sizeof *c->here);
+    c->frames = aligned_alloc(KV_GROUP_ALIGN, (size_t)c->n_frames * GROUPS * kv_group_bytes(g));
+    if (!c->frame_of || !c->block_of || !c->list_of || !c->free || !c->used || !c->here ||
+        !c->frames)
         return HILL_E_NOMEM;
-    memset(c->frame_of, 0xff, n_groups * sizeof *c->frame_of);
-    while (c->n_free < c->n_frames) { /* given in order, so that groups lie behind one another */
+    memset(c->frame_of, 0xff, n_blocks * sizeof *c->frame_of);
+    while (c->n_free < c->n_frames) { /* given in order, so that blocks lie behind one another */
         c->free[c->n_free] = c->n_frames - 1 - c->n_free;
         c->n_free++;
     }
@@ -35,69 +51,78 @@ int cached_digests_create(struct cached_digests *c, const struct kv_geometry *g,
 void cached_digests_destroy(struct cached_digests *c)
 {
     free(c->frame_of);
-    free(c->group_of);
+    free(c->block_of);
+    free(c->list_of);
     free(c->free);
-    free(c->lanes);
-    free(c->groups);
+    free(c->used);
+    free(c->here);
+    free(c->frames);
     *c = (struct cached_digests){0};
 }
 
 uint64_t cached_digests_bytes(const struct cached_digests *c)
 {
     return c->n_frames
-               ? (uint64_t)c->n_groups * KV_CACHED_GROUP_BYTES +
-                     c->n_frames * (uint64_t)(kv_group_bytes(&c->geometry) + KV_CACHED_FRAME_BYTES)
+               ? index_bytes(c->n_blocks, c->n_lists) + c->n_frames * frame_bytes(&c->geometry)
                : 0;
 }
 
-void cached_digests_want(struct cached_digests *c, uint32_t group)
+void cached_digests_want(struct cached_digests *c, uint32_t block, uint32_t list)
 {
-    if (c->n_free == 0 || c->frame_of[group] != CACHED_NONE)
+    if (cached_digests_has(c, block) && c->list_of[c->frame_of[block]] == list)
+        return;
+    cached_digests_drop(c, block); /* of a list that is over */
+    if (c->n_free == 0 || c->used[list] == c->list_frames)
         return;
     uint32_t frame = c->free[--c->n_free];
-    c->frame_of[group] = frame;
-    c->group_of[frame] = group;
-    c->lanes[frame] = 0;
+    c->frame_of[block] = frame;
+    c->block_of[frame] = block;
+    c->list_of[frame] = list;
+    c->here[frame] = 0;
+    c->used[list]++;
 }
 
-void cached_digests_drop(struct cached_digests *c, uint32_t group)
+void cached_digests_drop(struct cached_digests *c, uint32_t block)
 {
-    uint32_t frame = c->n_frames ? c->frame_of[group] : CACHED_NONE;
-    if (frame == CACHED_NONE)
+    if (!cached_digests_has(c, block))
         return;
+    uint32_t frame = c->frame_of[block];
+    c->used[c->list_of[frame]]--;
     c->free[c->n_free++] = frame;
-    c->frame_of[group] = CACHED_NONE;
+    c->frame_of[block] = CACHED_NONE;
 }
 
-static uint8_t *group_at(const struct cached_digests *c, uint32_t frame)
+static uint8_t *frame_at(const struct cached_digests *c, uint32_t frame)
 {
-    return c->groups + (uint64_t)frame * kv_group_bytes(&c->geometry);
+    return c->frames + (uint64_t)frame * GROUPS * kv_group_bytes(&c->geometry);
 }
 
 void cached_digests_put(struct cached_digests *c, uint32_t slot, const uint8_t *from,
                         uint64_t index)
 {
-    uint32_t group = slot / KV_GROUP_TOKENS, lane = slot % KV_GROUP_TOKENS;
-    cached_digests_want(c, group);
-    if (c->n_frames == 0 || c->frame_of[group] == CACHED_NONE)
+    uint32_t block = slot / KV_HOT_BLOCK_TOKENS, lane = slot % KV_HOT_BLOCK_TOKENS;
+    if (!cached_digests_has(c, block))
         return;
-    uint32_t frame = c->frame_of[group];
-    kv_digest_copy(&c->geometry, group_at(c, frame), lane, from, index, 1);
-    c->lanes[frame] |= (uint16_t)(1u << lane);
+    uint32_t frame = c->frame_of[block];
+    kv_digest_copy(&c->geometry, frame_at(c, frame), lane, from, index, 1);
+    c->here[frame] |= (uint64_t)1 << lane;
 }
 
 void cached_digests_fill(struct cached_digests *c, uint32_t group, uint32_t lanes,
                          const uint8_t *from)
 {
-    uint32_t frame = c->n_frames ? c->frame_of[group] : CACHED_NONE;
-    if (frame == CACHED_NONE)
+    uint32_t block = group / GROUPS, first = group % GROUPS * KV_GROUP_TOKENS;
+    if (!cached_digests_has(c, block))
         return;
-    uint32_t lacking = lanes & ~(uint32_t)c->lanes[frame];
-    if (c->lanes[frame] == 0)
-        memcpy(group_at(c, frame), from, kv_group_bytes(&c->geometry));
+    uint32_t frame = c->frame_of[block];
+    uint32_t here = (uint32_t)(c->here[frame] >> first) & ((1u << KV_GROUP_TOKENS) - 1);
+    uint32_t lacking = lanes & ~here;
+    uint8_t *to = frame_at(c, frame) + (uint64_t)(group % GROUPS) * kv_group_bytes(&c->geometry);
+    if (here == 0)
+        memcpy(to, from, kv_group_bytes(&c->geometry));
     else
         for (uint32_t lane = 0; lane < KV_GROUP_TOKENS; lane++)
             if (lacking >> lane & 1)
-                kv_digest_copy(&c->geometry, group_at(c, frame), lane, from, lane, 1);
-    c->lanes[frame] |= (uint16_t)lacking;
+                kv_digest_copy(&c->geometry, to, lane, from, lane, 1);
+    c->here[frame] |= (uint64_t)lacking << first;
 }

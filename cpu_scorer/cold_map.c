@@ -10,6 +10,7 @@
 #define COPY        0x40000000u /* of an entry that has moved up; uncommitted too */
 #define POSITION    0x3fffffffu
 
+_Static_assert(UNCOMMITTED == 1u << 31, "the top bit");
 _Static_assert(COLD_NOBODY == POSITION && KV_MAX_TOKENS < POSITION,
                "a position leaves room for both bits");
 
@@ -522,4 +523,16 @@ uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t s
 uint32_t cold_map_taken_position(const struct cold_map *map, uint32_t slot)
 {
     return map->positions[slot] & POSITION;
+}
+
+uint64_t cold_map_counting(const struct cold_map *map, uint32_t slot, uint32_t n)
+{
+    const uint32_t *positions = &map->positions[slot];
+    uint64_t counting = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
+    uint32_t others = 0;
+    for (uint32_t i = 0; i < n; i++) /* without a branch: nearly always none is */
+        others += positions[i] >> 31;
+    for (uint32_t i = 0; others && i < n; i++)
+        counting &= ~((uint64_t)(positions[i] >> 31) << i);
+    return counting;
 }

@@ -178,5 +178,9 @@ void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot);
  * may be anything. */
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot);
 
+/* Which of the n slots from this one on, at most 64 of one stripe, all handed out, count: as
+ * bits. */
+uint64_t cold_map_counting(const struct cold_map *map, uint32_t slot, uint32_t n);
+
 /* The position at a slot that was handed out; COLD_NOBODY. */
 uint32_t cold_map_taken_position(const struct cold_map *map, uint32_t slot);

@@ -1,10 +1,12 @@
 /*
  * cpu_scorer/evaluate_digest.c - hillinfer: digests are scored where they lie; see evaluator.h.
  *
- * The query's digest goes to the drive; meanwhile the threads score the hot blocks, a chunk between
- * two looks at the agent's rings, so that the agent never waits for room. The hot scores go into
- * the selector while Score Blocks still arrive. A completion must name as many slots as are
- * committed; a score of a slot that is not ours or not committed is an error, never a guess.
+ * The query's digest goes to the drive; meanwhile the threads score the hot blocks, and the cold
+ * ones whose digests are in M_0 (--digest-mb, cached_digests.h), which the drive is told to pass
+ * over: a chunk between two looks at the agent's rings, so that the agent never waits for room.
+ * These scores go into the selector while Score Blocks still arrive. A completion must name as many
+ * slots as are committed; a score of a slot that is not ours or not committed is an error, never a
+ * guess.
  */
 #include "cpu_scorer/evaluate_digest.h"
 
@@ -33,8 +35,8 @@ void digest_look(struct evaluator *e, const struct sequence *s, const struct rec
     key_sample_look(e->core, s, r);
 }
 
-static void make_plane(struct evaluator *e, const struct sequence *s, uint32_t layer,
-                       const struct plane_source *from, uint8_t *plane)
+void digest_plane(struct evaluator *e, const struct sequence *s, uint32_t layer,
+                  const struct plane_source *from, uint8_t *plane)
 {
     const struct hkm *hkm = &e->core->tiers.hkm;
     const struct kv_geometry *g = &e->core->config.geometry;
@@ -47,6 +49,33 @@ static void make_plane(struct evaluator *e, const struct sequence *s, uint32_t l
     for (uint32_t i = 0; i < from->n; i++)
         kv_digest_copy(g, plane, lane + i, hkm->digests,
                        hkm_slot(core_location(e->core, s, layer, from->positions[i])), 1);
+}
+
+/* What belongs to sequences that are over gives room. */
+static void open_sequence(struct evaluator *base, const struct sequence *s)
+{
+    struct cached_digests *cache = &of(base)->cache;
+    const struct cold_map *cold = &base->core->tiers.cold;
+    (void)s;
+    for (uint32_t i = 0; i < cache->n_blocks && cache->n_frames; i++)
+        if (cold->stripes[(uint64_t)i * KV_HOT_BLOCK_TOKENS / cold->stripe_slots].list == COLD_NONE)
+            cached_digests_drop(cache, i);
+}
+
+/* A block gets its frame with its first slot: no other of its slots has an older digest on flash
+ * alone. Slots of copies are written where they lie. */
+static void make_plane(struct evaluator *base, const struct sequence *s, uint32_t layer,
+                       const struct plane_source *from, uint8_t *plane)
+{
+    struct cached_digests *cache = &of(base)->cache;
+    digest_plane(base, s, layer, from, plane);
+    for (uint32_t i = 0; cache->n_frames && i < from->n; i++) {
+        uint32_t slot = from->slots ? from->slots[i] : from->slot + i;
+        if (!from->slots && slot % KV_HOT_BLOCK_TOKENS == 0)
+            cached_digests_want(cache, slot / KV_HOT_BLOCK_TOKENS,
+                                tiers_list(&base->core->tiers, s->index, layer));
+        cached_digests_put(cache, slot, plane, from->slot % KV_GROUP_TOKENS + i);
+    }
 }
 
 /* ---- the drives ----------------------------------------------------------------------------- */
@@ -62,7 +91,7 @@ struct digest_row *digest_open(struct digest_evaluator *e, struct query *q)
     struct digest_row *row = &e->rows[q->place];
     memset(row->drives, 0, sizeof row->drives);
     for (uint32_t d = 0; d < e->base.agent->n_drives; d++)
-        row->drives[d].expected =
+        row->drives[d].committed = row->drives[d].expected =
             t->cold.lists[tiers_part(t, q->sequence->index, q->header.layer, d)].committed;
     row->digest = key_sample_query(e->base.core, q->sequence, q->header.layer, q->vector,
                                    q->n_tokens, row->digest_bytes);
@@ -70,6 +99,7 @@ struct digest_row *digest_open(struct digest_evaluator *e, struct query *q)
     row->cold_expected =
         cold_map_committed(&t->cold, tiers_list(t, q->sequence->index, q->header.layer));
     row->cold_scored = 0;
+    row->n_near = row->near_tokens = 0;
     row->cold_done = false;
     row->status = 0;
     row->cold_ns = 0;
@@ -82,6 +112,52 @@ void digest_close(struct digest_row *row)
     row->query = NULL;
 }
 
+/* A block of 64 slots of a stripe, of which n are handed out, is the host's where the digests of
+ * all its slots that count are in memory. */
+static void look_at_block(struct digest_row *row, uint32_t drive, uint32_t stripe, uint32_t within,
+                          uint32_t n)
+{
+    struct digest_drive *d = &row->drives[drive];
+    const struct core *c = row->evaluator->base.core;
+    const struct cold_map *cold = &c->tiers.cold;
+    uint32_t of_stripe = cold->stripe_slots / KV_HOT_BLOCK_TOKENS;
+    uint32_t block = stripe * of_stripe + within;
+    uint64_t bit = (uint64_t)cold->stripes[stripe].order * of_stripe + within, counting;
+    if (!cached_digests_has(&row->evaluator->cache, block) || row->n_near == core_blocks_max(c) ||
+        bit / 64 >= RECORD_HOST_WORDS_MAX)
+        return;
+    counting = cold_map_counting(cold, block * KV_HOT_BLOCK_TOKENS, n);
+    if (!counting || counting & ~cached_digests_here(&row->evaluator->cache, block))
+        return;
+    uint32_t tokens = (uint32_t)__builtin_popcountll(counting);
+    row->near[row->n_near++] = block;
+    row->near_tokens += tokens;
+    row->cold_expected -= tokens;
+    d->expected -= tokens;
+    d->n_host_words = (uint32_t)(bit / 64) + 1; /* bits grow */
+}
+
+/* What the host scores of the cold tokens. */
+static void list_near(struct digest_row *row)
+{
+    const struct tiers *t = &row->evaluator->base.core->tiers;
+    const struct query *q = row->query;
+    for (uint32_t d = 0; row->evaluator->cache.n_frames && d < agent_of(row)->n_drives; d++) {
+        const struct cold_list *l =
+            &t->cold.lists[tiers_part(t, q->sequence->index, q->header.layer, d)];
+        bool more = l->current != COLD_NONE;
+        for (uint32_t s = l->first; more; s = t->cold.stripes[s].next) {
+            more = s != l->current;
+            uint32_t used = more ? t->cold.stripe_slots : l->used;
+            for (uint32_t i = 0; i * KV_HOT_BLOCK_TOKENS < used; i++) {
+                uint32_t left = used - i * KV_HOT_BLOCK_TOKENS;
+                look_at_block(row, d, s, i,
+                              left < KV_HOT_BLOCK_TOKENS ? left : KV_HOT_BLOCK_TOKENS);
+            }
+        }
+    }
+}
+
 /* Commands of rows in flight come out in an order that threads have a part in. A replay grants room
  * by size: no other command's is odd. */
 static uint32_t odd(uint32_t bytes)
@@ -89,13 +165,29 @@ static uint32_t odd(uint32_t bytes)
     return bytes | 1;
 }
 
+/* The bits of AGENT_QUERY. */
+static void tell_near(const struct digest_row *e, uint32_t drive, uint64_t *words)
+{
+    const struct cold_map *cold = &e->evaluator->base.core->tiers.cold;
+    uint32_t of_stripe = cold->stripe_slots / KV_HOT_BLOCK_TOKENS;
+    memset(words, 0, e->drives[drive].n_host_words * sizeof *words);
+    for (uint32_t i = 0; i < e->n_near; i++) {
+        uint32_t stripe = e->near[i] / of_stripe;
+        if (cold_map_drive_of(cold, stripe) != drive)
+            continue;
+        uint64_t bit = (uint64_t)cold->stripes[stripe].order * of_stripe + e->near[i] % of_stripe;
+        words[bit / 64] |= (uint64_t)1 << bit % 64;
+    }
+}
+
 static int relay_to(struct digest_row *e, uint32_t drive)
 {
     const struct core *c = e->evaluator->base.core;
     const struct kv_geometry *g = &c->config.geometry;
     const struct query *q = e->query;
-    uint32_t bytes =
-        (uint32_t)sizeof(struct record_agent_query) + kv_query_bytes(g, e->digest.importance);
+    uint32_t bytes = (uint32_t)sizeof(struct record_agent_query) +
+                     kv_query_bytes(g, e->digest.importance) +
+                     e->drives[drive].n_host_words * (uint32_t)sizeof(uint64_t);
     void *payload;
     int rc = agent_reserve(agent_of(e), drive, odd(bytes), &payload);
     if (rc != 1)
@@ -105,8 +197,12 @@ static int relay_to(struct digest_row *e, uint32_t drive)
                                      .query_id = q->id,
                                      .importance = e->digest.importance,
                                      .block_tokens = c->config.block_tokens,
-                                     .expected = e->drives[drive].expected};
-    memcpy(r + 1, e->digest_bytes, bytes - sizeof *r);
+                                     .committed = e->drives[drive].committed,
+                                     .expected = e->drives[drive].expected,
+                                     .n_host_words = e->drives[drive].n_host_words};
+    tell_near(e, drive, (uint64_t *)(void *)(r + 1));
+    memcpy((uint64_t *)(void *)(r + 1) + r->n_host_words, e->digest_bytes,
+           kv_query_bytes(g, e->digest.importance));
     agent_publish(agent_of(e), drive, RING_COMMAND, RECORD_AGENT_QUERY, bytes);
     e->drives[drive].relayed = true;
     e->relayed_ns = clock_now_ns();
@@ -266,7 +362,7 @@ static void start_hot(struct digest_row *e)
     e->n_blocks = hkm_blocks(&c->tiers.hkm, q->sequence->index, q->header.layer, all->blocks,
                              core_blocks_max(c));
     struct score_job job = digest_job(e, all->blocks, e->n_blocks, all->scores);
-    job.copies_follow = !q->sequence->reads_hot;
+    job.copies_follow = !q->sequence->reads_hot && !e->n_near;
     e->worked_ns = score_pool_worked_ns(c->pool);
     c->scored = q;
     score_pool_start(c->pool, &job, c->io.bell);
@@ -326,14 +422,65 @@ static int add_hot_scores(struct digest_row *e, struct query *q)
     return rc;
 }
 
+/* ---- cold blocks whose digests are in memory ------------------------------------------------ */
+
+static void run_near(void *context, uint32_t first, uint32_t end)
+{
+    const struct digest_row *e = context;
+    struct digest_evaluator *all = e->evaluator;
+    const struct scorer_config *c = &all->base.core->config;
+    for (uint32_t i = first; i < end; i++)
+        c->score(&c->geometry, &e->digest, cached_digests_at(&all->cache, e->near[i]),
+                 KV_HOT_BLOCK_TOKENS, all->near_scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS);
+}
+
+static uint64_t near_bytes(const struct digest_row *e)
+{
+    return (uint64_t)e->n_near * KV_HOT_BLOCK_TOKENS *
+           kv_digest_bytes(&e->evaluator->base.core->config.geometry);
+}
+
+static void start_near(struct digest_row *e, const struct query *q)
+{
+    struct core *c = e->evaluator->base.core;
+    const struct work_job job = {run_near, e, e->n_near, near_bytes(e), !q->sequence->reads_hot};
+    STAGE_BEGIN_AT(score_hot, &q->header);
+    e->hot_span = stage_span_score_hot;
+    score_pool_start_work(c->pool, &job, c->io.bell);
+}
+
+static int add_near_scores(struct digest_row *e, struct query *q)
+{
+    const struct digest_evaluator *all = e->evaluator;
+    const struct cold_map *cold = &all->base.core->tiers.cold;
+    uint32_t list = tiers_list(&all->base.core->tiers, q->sequence->index, q->header.layer);
+    int64_t start = clock_now_ns();
+    int rc = 0;
+    STAGE_BEGIN_AT(merge, &q->header);
+    for (uint32_t i = 0; i < e->n_near && rc == 0; i++) {
+        uint32_t slot = e->near[i] * KV_HOT_BLOCK_TOKENS, positions[KV_HOT_BLOCK_TOKENS];
+        for (uint32_t j = 0; j < KV_HOT_BLOCK_TOKENS; j++)
+            positions[j] = cold_map_position(cold, list, slot + j);
+        rc = add_block(q->selector, positions, all->near_scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS,
+                       q->n_tokens);
+    }
+    STAGE_END(merge, (uint64_t)e->n_near * KV_HOT_BLOCK_TOKENS * sizeof(uint16_t));
+    q->sequence->stats.merge_ns += clock_now_ns() - start;
+    if (rc)
+        core_fail(all->base.core, q->sequence, rc, "a cold slot of layer %u is scored twice",
+                  q->header.layer);
+    return rc;
+}
+
 /* A modelled CPU (base/csd_model.h) would still be scoring for so long. */
 static void model_cpu(struct digest_row *e, struct query *q)
 {
     struct core *c = e->evaluator->base.core;
-    uint64_t hot = hkm_hot_tokens(&c->tiers.hkm, q->sequence->index, q->header.layer);
-    struct device_span span =
-        device_charge(&c->device, DEVICE_CPU, core_charged_kv(c, hot), device_at(e->hot_began_ns));
-    int64_t took = span.due - span.start, real = score_pool_last_ns(c->pool);
+    uint64_t tokens =
+        hkm_hot_tokens(&c->tiers.hkm, q->sequence->index, q->header.layer) + e->near_tokens;
+    struct device_span span = device_charge(&c->device, DEVICE_CPU, core_charged_kv(c, tokens),
+                                            device_at(e->hot_began_ns));
+    int64_t took = span.due - span.start, real = e->real_ns;
     q->sequence->stats.score_hot_ns += took > real ? took - real : 0;
     q->due_ns = span.due;
 }
@@ -341,17 +488,33 @@ static void model_cpu(struct digest_row *e, struct query *q)
 static int end_hot(struct digest_row *e, struct query *q)
 {
     struct core *c = e->evaluator->base.core;
-    struct scorer_stats *stats = &q->sequence->stats;
     const struct stage_span stage_span_score_hot = e->hot_span;
     STAGE_END(score_hot,
               (uint64_t)e->n_blocks * KV_HOT_BLOCK_TOKENS * kv_digest_bytes(&c->config.geometry));
-    stats->score_hot_ns += score_pool_last_ns(c->pool);
-    stats->score_cpu_ns += score_pool_worked_ns(c->pool) - e->worked_ns;
-    int rc = add_hot_scores(e, q);
-    if (rc == 0)
-        model_cpu(e, q);
+    e->real_ns = score_pool_last_ns(c->pool);
+    if (e->n_near)
+        start_near(e, q); /* while the hot scores go into the selector */
+    return add_hot_scores(e, q);
+}
+
+static int end_near(struct digest_row *e, struct query *q)
+{
+    struct core *c = e->evaluator->base.core;
+    const struct stage_span stage_span_score_hot = e->hot_span;
+    STAGE_END(score_hot, near_bytes(e));
+    e->real_ns += score_pool_last_ns(c->pool);
+    return add_near_scores(e, q);
+}
+
+/* Everything that the host scores is in the selector. */
+static void end_host(struct digest_row *e, struct query *q)
+{
+    struct core *c = e->evaluator->base.core;
+    q->sequence->stats.score_hot_ns += e->real_ns;
+    q->sequence->stats.score_cpu_ns += score_pool_worked_ns(c->pool) - e->worked_ns;
+    model_cpu(e, q);
     c->scored = NULL; /* the threads are another row's */
-    return rc;
+    q->drive_is_left = true;
 }
 
 /* ---- a query -------------------------------------------------------------------------------- */
@@ -363,7 +526,9 @@ static void begin(struct evaluator *base, struct query *q)
         score_pool_expect(c->pool,
                           hkm_hot_tokens(&c->tiers.hkm, q->sequence->index, q->header.layer) *
                               kv_digest_bytes(&c->config.geometry));
-    digest_open(of(base), q)->stage = DIGEST_RELAY;
+    struct digest_row *row = digest_open(of(base), q);
+    list_near(row);
+    row->stage = DIGEST_RELAY;
 }
 
 static void start_cold(struct digest_row *e, const struct query *q)
@@ -415,7 +580,16 @@ static int step(struct evaluator *base, struct query *q)
         rc = end_hot(e, q);
         if (rc)
             return rc;
-        q->drive_is_left = true;
+        e->stage = DIGEST_NEAR; /* fall through */
+    case DIGEST_NEAR:
+        if (e->n_near && score_pool_work(base->core->pool))
+            return EVALUATOR_WORKS;
+        if (e->n_near && !score_pool_done(base->core->pool))
+            return EVALUATOR_WAITS;
+        rc = e->n_near ? end_near(e, q) : 0;
+        if (rc)
+            return rc;
+        end_host(e, q);
         e->stage = DIGEST_CPU; /* fall through */
     case DIGEST_CPU:
         if (q->due_ns && clock_now_ns() < q->due_ns)
@@ -456,7 +630,9 @@ static int create_rows(struct digest_evaluator *e)
         struct digest_row *row = &e->rows[i];
         row->evaluator = e;
         row->digest_bytes = calloc(kv_query_bytes_max(&c->geometry), 1);
-        if (!row->digest_bytes)
+        if (e->cache.n_frames)
+            row->near = calloc(core_blocks_max(e->base.core), sizeof *row->near);
+        if (!row->digest_bytes || (e->cache.n_frames && !row->near))
             return HILL_E_NOMEM;
     }
     return e->rows ? 0 : HILL_E_NOMEM;
@@ -473,15 +649,27 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
     e->scores = calloc((size_t)core_blocks_max(core) * KV_HOT_BLOCK_TOKENS, sizeof *e->scores);
     agent_on(agent, RECORD_AGENT_QUERY, take_completion, e);
     agent_on(agent, RECORD_SCORE_BLOCK, take_scores, e);
-    return e->blocks && e->scores ? create_rows(e) : HILL_E_NOMEM;
+    int rc =
+        cached_digests_create(&e->cache, &core->config.geometry, digest_blocks(&core->tiers.cold),
+                              core->tiers.cold.n_lists, true, core->config.digest_cache_bytes);
+    if (e->cache.n_frames)
+        e->near_scores =
+            calloc((size_t)core_blocks_max(core) * KV_HOT_BLOCK_TOKENS, sizeof *e->near_scores);
+    if (rc || !e->blocks || !e->scores || (e->cache.n_frames && !e->near_scores))
+        return HILL_E_NOMEM;
+    return create_rows(e);
 }
 
 static void destroy(struct evaluator *base)
 {
     struct digest_evaluator *e = of(base);
-    for (uint32_t i = 0; e->rows && i < base->core->config.rows; i++)
+    for (uint32_t i = 0; e->rows && i < base->core->config.rows; i++) {
         free(e->rows[i].digest_bytes);
+        free(e->rows[i].near);
+    }
     free(e->rows);
+    cached_digests_destroy(&e->cache);
+    free(e->near_scores);
     free(e->blocks);
     free(e->scores);
     free(e);
@@ -492,15 +680,20 @@ _Static_assert(sizeof(struct query) + sizeof(struct digest_row) <= KV_ROW_BYTES,
 static uint64_t private_bytes(const struct evaluator *base)
 {
     const struct core *c = base->core;
-    return (uint64_t)core_blocks_max(c) *
-               (sizeof(uint32_t) + KV_HOT_BLOCK_TOKENS * sizeof(uint16_t)) +
-           c->config.rows * (sizeof(struct digest_row) + kv_query_bytes_max(&c->config.geometry));
+    const struct cached_digests *cache =
+        &((const struct digest_evaluator *)(const void *)base)->cache;
+    uint64_t blocks = core_blocks_max(c), scores = KV_HOT_BLOCK_TOKENS * sizeof(uint16_t);
+    uint64_t near = blocks * (scores + c->config.rows * sizeof(uint32_t));
+    return blocks * (sizeof(uint32_t) + scores) +
+           c->config.rows * (sizeof(struct digest_row) + kv_query_bytes_max(&c->config.geometry)) +
+           cached_digests_bytes(cache) + (cache->n_frames ? near : 0);
 }
 
 const struct evaluator_ops evaluate_digest = {.create = create,
                                               .destroy = destroy,
                                               .bytes = private_bytes,
                                               .mends = true,
+                                              .open = open_sequence,
                                               .adopt = digest_adopt,
                                               .look = digest_look,
                                               .plane = make_plane,

@@ -9,10 +9,18 @@
  */
 #pragma once
 
+#include "cpu_scorer/cached_digests.h"
 #include "cpu_scorer/evaluator.h"
 #include "cpu_scorer/query.h"
 
-enum digest_stage { DIGEST_RELAY, DIGEST_THREADS, DIGEST_HOT, DIGEST_CPU, DIGEST_COLD };
+enum digest_stage {
+    DIGEST_RELAY,
+    DIGEST_THREADS,
+    DIGEST_HOT,
+    DIGEST_NEAR,
+    DIGEST_CPU,
+    DIGEST_COLD
+};
 
 /* A query that the drive scores; of a row in flight (query.h). */
 struct digest_row {
@@ -24,29 +32,45 @@ struct digest_row {
     bool cold_done;                      /* every completion has arrived */
     int status;
     struct digest_drive {
-        uint32_t expected;
+        uint32_t committed, expected; /* of which the drive scores so many */
+        uint32_t n_host_words;        /* of AGENT_QUERY: the others */
         bool relayed, done;
         int64_t done_ns;
     } drives[LAYOUT_DRIVES_MAX];
     int64_t relayed_ns, hot_began_ns;
     int64_t cold_ns;   /* what the slowest drive took */
     int64_t worked_ns; /* of the scoring threads, before its hot blocks */
+    int64_t real_ns;   /* that they have taken */
     enum digest_stage stage;
     uint32_t n_blocks;
+    /* Cold blocks of 64 slots whose digests are in the host's memory: [n_near], by drive, then in
+     * stripe order; and their tokens that count. */
+    uint32_t *near, n_near, near_tokens;
     struct stage_span hot_span, cold_span;
 };
 
 struct digest_evaluator {
     struct evaluator base;
     struct digest_row *rows; /* [core->config.rows] */
+    struct cached_digests cache;
     /* of the row whose hot blocks the threads score */
-    uint32_t *blocks; /* [core_blocks_max] */
-    uint16_t *scores; /* [core_blocks_max][64] */
+    uint32_t *blocks;      /* [core_blocks_max] */
+    uint16_t *scores;      /* [core_blocks_max][64] */
+    uint16_t *near_scores; /* the same of `near` */
 };
 
 /* For every evaluator of digests: the sample of keys (key_sample.h). */
 int digest_adopt(struct evaluator *e, const struct sequence *s);
 void digest_look(struct evaluator *e, const struct sequence *s, const struct record_append *r);
+
+/* The same for what goes down: digests out of entries or hot blocks. */
+void digest_plane(struct evaluator *e, const struct sequence *s, uint32_t layer,
+                  const struct plane_source *from, uint8_t *plane);
+/* Blocks of 64 slots that the cold pools have (cached_digests.h). */
+static inline uint32_t digest_blocks(const struct cold_map *cold)
+{
+    return cold->n_stripes * (cold->stripe_slots / KV_HOT_BLOCK_TOKENS);
+}
 
 /* Digest the query, of q's sequence and layer, in q's place. */
 struct digest_row *digest_open(struct digest_evaluator *e, struct query *q);

@@ -18,9 +18,9 @@
 #include "cpu_scorer/key_reader.h"
 #include "cpu_scorer/key_sample.h"
 
-#define RUN_GROUPS (KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS) /* of a run at most */
+#define BLOCK_GROUPS (KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS)
 
-/* Cached groups that follow one another, in the pool and in memory. */
+/* Cached groups of a block that follow one another. */
 struct cached_run {
     uint32_t group, n;
 };
@@ -55,8 +55,8 @@ static void open_sequence(struct evaluator *base, const struct sequence *s)
     struct host_evaluator *e = of(base);
     const struct core *c = base->core;
     const struct cold_map *cold = &c->tiers.cold;
-    for (uint32_t i = 0; i < e->cache.n_groups && e->cache.n_frames; i++) {
-        uint32_t part = cold->stripes[(uint64_t)i * KV_GROUP_TOKENS / cold->stripe_slots].list;
+    for (uint32_t i = 0; i < e->cache.n_blocks && e->cache.n_frames; i++) {
+        uint32_t part = cold->stripes[(uint64_t)i * KV_HOT_BLOCK_TOKENS / cold->stripe_slots].list;
         const struct sequence *owner =
             part == COLD_NONE ? NULL
                               : &c->sequences[part / cold->n_drives / c->config.geometry.n_layers];
@@ -69,10 +69,13 @@ static void make_plane(struct evaluator *base, const struct sequence *s, uint32_
                        const struct plane_source *from, uint8_t *plane)
 {
     struct host_evaluator *e = of(base);
-    evaluate_digest.plane(base, s, layer, from, plane);
-    for (uint32_t i = 0; i < from->n; i++)
-        cached_digests_put(&e->cache, from->slots ? from->slots[i] : from->slot + i, plane,
-                           from->slot % KV_GROUP_TOKENS + i);
+    digest_plane(base, s, layer, from, plane);
+    for (uint32_t i = 0; i < from->n; i++) {
+        uint32_t slot = from->slots ? from->slots[i] : from->slot + i;
+        cached_digests_want(&e->cache, slot / KV_HOT_BLOCK_TOKENS,
+                            tiers_list(&base->core->tiers, s->index, layer));
+        cached_digests_put(&e->cache, slot, plane, from->slot % KV_GROUP_TOKENS + i);
+    }
 }
 
 /* ---- scoring: the pool's threads ------------------------------------------------------------ */
@@ -100,7 +103,10 @@ static void run_cached(struct host_evaluator *e, const struct cached_run *run)
     for (uint32_t i = 0; i < n; i++)
         positions[i] = cold_map_position(&e->reader.base.core->tiers.cold, e->reader.list,
                                          (uint64_t)run->group * KV_GROUP_TOKENS + i);
-    score_tokens(e, cached_digests_at(&e->cache, run->group), n, positions);
+    score_tokens(e,
+                 cached_digests_at(&e->cache, run->group / BLOCK_GROUPS) +
+                     run->group % BLOCK_GROUPS * kv_group_bytes(&e->cache.geometry),
+                 n, positions);
 }
 
 /* Items are the hot blocks, then the cached runs. */
@@ -139,13 +145,17 @@ static void evaluate(struct key_reader *r, const void *keys, uint32_t n, uint32_
 
 /* ---- a query -------------------------------------------------------------------------------- */
 
+#define GROUP_ALL ((1u << KV_GROUP_TOKENS) - 1)
+
 enum group_place { GROUP_EMPTY, GROUP_CACHED, GROUP_ON_FLASH };
 
 /* Where the digests of a group's tokens that count are. */
 static enum group_place place_of(const struct host_evaluator *e, uint32_t group)
 {
     const struct cold_map *cold = &e->reader.base.core->tiers.cold;
-    uint32_t here = cached_digests_lanes(&e->cache, group);
+    uint32_t here = (uint32_t)(cached_digests_here(&e->cache, group / BLOCK_GROUPS) >>
+                               group % BLOCK_GROUPS * KV_GROUP_TOKENS) &
+                    GROUP_ALL;
     enum group_place place = GROUP_EMPTY;
     for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++) {
         if (cold_map_position(cold, e->reader.list, (uint64_t)group * KV_GROUP_TOKENS + i) ==
@@ -154,7 +164,7 @@ static enum group_place place_of(const struct host_evaluator *e, uint32_t group)
         place = GROUP_CACHED;
         if (!(here >> i & 1))
             return GROUP_ON_FLASH;
-        if (here == CACHED_ALL)
+        if (here == GROUP_ALL)
             break;
     }
     return place;
@@ -164,8 +174,7 @@ static void add_cached(struct host_evaluator *e, uint32_t group)
 {
     struct cached_run *last = e->n_runs ? &e->runs[e->n_runs - 1] : NULL;
     e->n_cached++;
-    if (last && last->n < RUN_GROUPS && last->group + last->n == group &&
-        e->cache.frame_of[group - 1] + 1 == e->cache.frame_of[group])
+    if (last && last->group + last->n == group && group % BLOCK_GROUPS)
         last->n++;
     else
         e->runs[e->n_runs++] = (struct cached_run){group, 1};
@@ -177,7 +186,7 @@ static void add_read(struct host_evaluator *e, uint32_t group)
     uint32_t slot = group * KV_GROUP_TOKENS;
     struct key_range *last = r->n_ranges ? &r->ranges[r->n_ranges - 1] : NULL;
     bool borders = slot % r->base.core->tiers.cold.stripe_slots == 0;
-    cached_digests_want(&e->cache, group);
+    cached_digests_want(&e->cache, group / BLOCK_GROUPS, r->list);
     if (last && last->first_slot + last->n_slots == slot && !borders)
         last->n_slots += KV_GROUP_TOKENS;
     else
@@ -269,9 +278,8 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
         return HILL_E_NOMEM;
     int rc = key_reader_create(&e->reader, runs_max(core), evaluate, scores_of);
     return rc ? rc
-              : cached_digests_create(&e->cache, &core->config.geometry,
-                                      cold->n_stripes * (cold->stripe_slots / KV_GROUP_TOKENS),
-                                      core->config.digest_cache_bytes);
+              : cached_digests_create(&e->cache, &core->config.geometry, digest_blocks(cold),
+                                      cold->n_lists, false, core->config.digest_cache_bytes);
 }
 
 static void destroy(struct evaluator *base)

@@ -127,7 +127,10 @@ int cold_pool_fetch(struct cold_pool *pool, const struct cold_fetch *fetch, stru
 
 struct cold_query {
     uint32_t sequence, layer;
-    uint32_t expected; /* committed slots, as the scorer counts them */
+    uint32_t committed; /* slots, as the scorer counts them */
+    /* [n_host_words] of AGENT_QUERY: slots that are passed over */
+    const uint64_t *host;
+    uint32_t n_host_words;
     struct kv_query query;
     /* Scores of slots first_slot .. first_slot + n - 1 of a stripe, in order; slots that are not
      * committed are among them, or passed over. A negative code ends the query. */

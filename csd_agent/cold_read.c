@@ -3,10 +3,11 @@
  *
  * A query hands the used part of each stripe of (sequence, layer), in stripe order, to the drive,
  * which scores next to the flash; groups of tokens without a committed slot are passed over where
- * enough of them follow one another. A fetch reads the covering pages of its entries: entries in
- * slot order, pages that overlap or follow each other as one read, as many as fit the bounce buffer
- * at a time. Both tell when all their reads have been asked for, so that those of the next command
- * can begin; these go on into the same memory when that command runs. Nothing else runs in between.
+ * enough of them follow one another, and those that the host scores. A fetch reads the covering
+ * pages of its entries: entries in slot order, pages that overlap or follow each other as one read,
+ * as many as fit the bounce buffer at a time. Both tell when all their reads have been asked for,
+ * so that those of the next command can begin; these go on into the same memory when that command
+ * runs. Nothing else runs in between.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,8 @@
 
 /* Digests that are not read for a gap: what is less is read faster than asked for anew. */
 #define SKIP_BYTES (4 * CSD_ALIGN)
+
+_Static_assert(RECORD_HOST_SLOTS % KV_GROUP_TOKENS == 0, "the host has whole groups");
 
 struct query_context {
     const struct cold_pool *pool;
@@ -62,29 +65,69 @@ static int add_span(struct span_list *list, struct csd_span span, struct hill_wh
     return 0;
 }
 
-/* A stripe's spans: from its first group that counts to the last, but for gaps of SKIP_BYTES. */
-static int add_spans(const struct cold_pool *pool, uint32_t stripe, struct span_list *list,
-                     struct hill_why *why)
+/* Does the host score the group of the stripe? */
+static bool host_has(const struct cold_pool *pool, const struct cold_query *query, uint32_t stripe,
+                     uint32_t group)
+{
+    uint64_t slot = (uint64_t)pool->directory->stripes[stripe].order * pool->layout.stripe_slots +
+                    group * KV_GROUP_TOKENS;
+    uint64_t bit = slot / RECORD_HOST_SLOTS;
+    return bit / 64 < query->n_host_words && bit_test(query->host, bit);
+}
+
+/* Groups first .. end - 1 that follow one another, but for some that do not count; none: both 0. */
+struct group_run {
+    uint32_t first, end;
+};
+
+static void extend(struct group_run *run, uint32_t group)
+{
+    if (run->end == run->first)
+        run->first = group;
+    run->end = group + 1;
+}
+
+/* The drive scores them. */
+static int end_span(struct span_list *list, struct group_run *run, uint32_t stripe, uint32_t used,
+                    struct hill_why *why)
+{
+    struct group_run r = *run;
+    *run = (struct group_run){0};
+    return r.end > r.first ? add_span(list, span_of(stripe, r.first, r.end, used), why) : 0;
+}
+
+/* The host does. */
+static void end_passed(const struct cold_pool *pool, struct group_run *run, uint32_t stripe)
+{
+    if (run->end > run->first)
+        csd_drive_pass(pool->drive, stripe, run->first * KV_GROUP_TOKENS,
+                       (run->end - run->first) * KV_GROUP_TOKENS);
+    *run = (struct group_run){0};
+}
+
+/* A stripe's spans: from its first group that counts to the last, but for gaps of SKIP_BYTES and
+ * for what the host scores. */
+static int add_spans(const struct cold_pool *pool, const struct cold_query *query, uint32_t stripe,
+                     struct span_list *list, struct hill_why *why)
 {
     const struct pool_stripe *record = &pool->directory->stripes[stripe];
     uint64_t group_bytes = (uint64_t)KV_GROUP_TOKENS * pool_read_bytes(&pool->layout);
-    uint32_t used = pool->stripes[stripe]->used, end = 0, first = 0;
+    uint32_t used = pool->stripes[stripe]->used;
+    struct group_run ours = {0}, passed = {0};
     int status = 0;
 
     for (uint32_t g = 0; status == 0 && g * KV_GROUP_TOKENS < used; g++) {
         if (!group_counts(record, g))
             continue;
-        if (end > first && (g - end) * group_bytes >= SKIP_BYTES) {
-            status = add_span(list, span_of(stripe, first, end, used), why);
-            first = g;
-        } else if (end == first) {
-            first = g;
-        }
-        end = g + 1;
+        bool host = host_has(pool, query, stripe, g);
+        if (host || (ours.end && (g - ours.end) * group_bytes >= SKIP_BYTES))
+            status = end_span(list, &ours, stripe, used, why);
+        if (!host)
+            end_passed(pool, &passed, stripe);
+        extend(host ? &passed : &ours, g);
     }
-    if (status == 0 && end > first)
-        status = add_span(list, span_of(stripe, first, end, used), why);
-    return status;
+    end_passed(pool, &passed, stripe);
+    return status == 0 ? end_span(list, &ours, stripe, used, why) : status;
 }
 
 /* All that the query has to read. */
@@ -97,12 +140,12 @@ static int list_spans(const struct cold_pool *pool, const struct cold_query *que
     list->n = 0;
     if (pool->layout.key_bytes && !pool_has_keys(&pool->layout))
         return hill_fail(why, HILL_E_PROTOCOL, "this pool has parts of keys, not to be scored");
-    if (owner->committed != query->expected)
+    if (owner->committed != query->committed)
         return hill_fail(why, HILL_E_PROTOCOL,
                          "sequence %u, layer %u has %u committed slots, the query expects %u",
-                         query->sequence, query->layer, owner->committed, query->expected);
+                         query->sequence, query->layer, owner->committed, query->committed);
     for (uint32_t i = 0; status == 0 && i < owner->n_stripes; i++)
-        status = add_spans(pool, owner->stripes[i], list, why);
+        status = add_spans(pool, query, owner->stripes[i], list, why);
     return status;
 }
 

@@ -271,7 +271,9 @@ static void look_ahead(void *context)
         const struct record_agent_query *record = payload;
         const struct cold_query query = {.sequence = record->header.sequence,
                                          .layer = record->header.layer,
-                                         .expected = record->expected};
+                                         .committed = record->committed,
+                                         .host = (const uint64_t *)(const void *)(record + 1),
+                                         .n_host_words = record->n_host_words};
         begun = cold_pool_query_ahead(plane->pool, &query);
     }
     if (begun) {

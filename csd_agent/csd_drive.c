@@ -46,7 +46,7 @@ struct batch_plan {
     struct {
         uint32_t span, first_slot;
         uint64_t bytes; /* of pages */
-        bool dram;      /* they were there */
+        uint64_t dram;  /* of these, what was there */
     } from[SCORE_BATCH_PIECES];
     struct csd_extent extents[SCORE_BATCH_PIECES]; /* a piece's */
     struct csd_extent reads[SCORE_BATCH_PIECES];   /* those that are read from flash */
@@ -252,6 +252,13 @@ void csd_drive_free_stripe(struct csd_drive *d, uint32_t stripe)
     digest_cache_free_stripe(&d->cache, stripe);
 }
 
+void csd_drive_pass(struct csd_drive *d, uint32_t stripe, uint32_t first_slot, uint32_t n_slots)
+{
+    if (!d->layout.key_bytes)
+        digest_cache_pass(&d->cache, stripe, (uint64_t)first_slot * pool_read_bytes(&d->layout),
+                          (uint64_t)n_slots * pool_read_bytes(&d->layout));
+}
+
 void csd_drive_describe(struct csd_drive *d, char *text, size_t size)
 {
     d->ops->describe(d->backend, text, size);
@@ -344,16 +351,34 @@ static void add_read(struct batch_plan *plan, const struct csd_extent *e)
         plan->reads[plan->n_reads++] = *e;
 }
 
+/* The first bytes of a piece's pages out of the drive's DRAM: those that it keeps together, or all,
+ * where each piece that is left needs a read of the plan for itself. */
+static uint64_t get_some(struct csd_drive *d, const struct batch_plan *plan, uint32_t piece,
+                         const struct csd_extent *e, bool *there)
+{
+    bool room = plan->n_reads + (plan->n_pieces - piece) < SCORE_BATCH_PIECES;
+    uint64_t n = room ? digest_cache_together(&d->cache, e->offset, e->bytes) : e->bytes;
+    *there = d->can.host_sees && digest_cache_get(&d->cache, e->offset, n, e->memory);
+    return n;
+}
+
 /* What lies in the drive's DRAM is not read from flash. */
 static void take_from_dram(struct csd_drive *d, struct batch_plan *plan)
 {
     plan->n_reads = 0;
     for (uint32_t i = 0; i < plan->n_pieces; i++) {
-        const struct csd_extent *e = &plan->extents[i];
-        plan->from[i].dram =
-            d->can.host_sees && digest_cache_get(&d->cache, e->offset, e->bytes, e->memory);
-        if (!plan->from[i].dram)
-            add_read(plan, e);
+        struct csd_extent left = plan->extents[i];
+        plan->from[i].dram = 0;
+        for (uint64_t n; left.bytes > 0; left.bytes -= n) {
+            bool there;
+            n = get_some(d, plan, i, &left, &there);
+            plan->from[i].dram += there ? n : 0;
+            if (!there)
+                add_read(plan, &(struct csd_extent){
+                                   .offset = left.offset, .memory = left.memory, .bytes = n});
+            left.offset += n;
+            left.memory = (uint8_t *)left.memory + n;
+        }
     }
 }
 
@@ -431,7 +456,8 @@ static int hand_over(const struct batch_plan *plan, struct csd_score_job *job,
     int status = 0;
 
     for (uint32_t i = 0; status == 0 && i < plan->n_pieces; i++) {
-        *(plan->from[i].dram ? &job->scored_dram_bytes : &job->scored_bytes) += plan->from[i].bytes;
+        job->scored_dram_bytes += plan->from[i].dram;
+        job->scored_bytes += plan->from[i].bytes - plan->from[i].dram;
         status = job->scored(job->context, plan->from[i].span, plan->from[i].first_slot,
                              plan->pieces[i].n_slots, scores);
         scores += plan->pieces[i].n_slots;

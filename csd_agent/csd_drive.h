@@ -75,6 +75,9 @@ void csd_drive_seal(struct csd_drive *drive, uint64_t offset, uint64_t bytes,
 void csd_drive_limit_dram(struct csd_drive *drive, uint64_t bytes);
 /* Its digests are nobody's any more: their DRAM is free for others. */
 void csd_drive_free_stripe(struct csd_drive *drive, uint32_t stripe);
+/* The host scores these slots, from the first of a group on: so do they. */
+void csd_drive_pass(struct csd_drive *drive, uint32_t stripe, uint32_t first_slot,
+                    uint32_t n_slots);
 /* What it runs on, for people. */
 void csd_drive_describe(struct csd_drive *drive, char *text, size_t size);
 /* Memory from alloc may be used in transfers. */

@@ -4,55 +4,60 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A stripe that so many times as many queries as there are stripes have not asked for is of a
+#define PIECE_BYTES ((uint64_t)PIECE_PAGES * CSD_ALIGN)
+
+/* A piece that so many times as many queries as there are stripes have not asked for is of a
  * sequence that rests. */
 #define QUERIES_IDLE 4u
 
-static uint64_t pages_of(const struct digest_cache *c)
-{
-    return c->layout.digest_stripe_bytes / CSD_ALIGN;
-}
-
-/* What a stripe takes. */
-static uint64_t stripe_bytes(const struct digest_cache *c)
-{
-    return c->layout.digest_stripe_bytes + (pages_of(c) + 63) / 64 * sizeof(uint64_t);
-}
+_Static_assert(PIECE_PAGES <= 64, "a word has a bit for each page of a piece");
 
 int digest_cache_create(struct digest_cache *c, const struct pool_layout *layout)
 {
     *c = (struct digest_cache){.layout = *layout};
-    c->stripes = calloc(layout->n_stripes, sizeof *c->stripes);
-    return c->stripes ? 0 : HILL_E_NOMEM;
+    c->of_stripe = (uint32_t)((layout->digest_stripe_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
+    c->pieces = calloc((size_t)layout->n_stripes * c->of_stripe + 1, sizeof *c->pieces);
+    return c->pieces ? 0 : HILL_E_NOMEM;
 }
 
-static void let_go(struct digest_cache *c, struct cached_stripe *s)
+static uint64_t n_pieces(const struct digest_cache *c)
 {
-    if (!s->pages)
+    return c->pieces ? (uint64_t)c->layout.n_stripes * c->of_stripe : 0;
+}
+
+/* Of a stripe's i-th piece. */
+static uint64_t piece_bytes(const struct digest_cache *c, uint64_t i)
+{
+    uint64_t left = c->layout.digest_stripe_bytes - i * PIECE_BYTES;
+    return left < PIECE_BYTES ? left : PIECE_BYTES;
+}
+
+static void let_go(struct digest_cache *c, struct cached_piece *p)
+{
+    if (!p->pages)
         return;
-    free(s->pages);
-    free(s->there);
-    *s = (struct cached_stripe){.asked = s->asked};
-    c->bytes -= stripe_bytes(c);
+    free(p->pages);
+    *p = (struct cached_piece){.asked = p->asked};
+    c->bytes -= piece_bytes(c, (uint64_t)(p - c->pieces) % c->of_stripe);
     c->full = false;
 }
 
 void digest_cache_destroy(struct digest_cache *c)
 {
-    for (uint32_t i = 0; c->stripes && i < c->layout.n_stripes; i++)
-        let_go(c, &c->stripes[i]);
-    free(c->stripes);
+    for (uint64_t i = 0; i < n_pieces(c); i++)
+        let_go(c, &c->pieces[i]);
+    free(c->pieces);
     *c = (struct digest_cache){0};
 }
 
 /* The one that was asked for longest ago. */
-static struct cached_stripe *oldest(const struct digest_cache *c)
+static struct cached_piece *oldest(const struct digest_cache *c)
 {
-    struct cached_stripe *found = NULL;
-    for (uint32_t i = 0; i < c->layout.n_stripes; i++) {
-        struct cached_stripe *s = &c->stripes[i];
-        if (s->pages && (!found || s->asked < found->asked))
-            found = s;
+    struct cached_piece *found = NULL;
+    for (uint64_t i = 0; i < n_pieces(c); i++) {
+        struct cached_piece *p = &c->pieces[i];
+        if (p->pages && (!found || p->asked < found->asked))
+            found = p;
     }
     return found;
 }
@@ -67,7 +72,15 @@ void digest_cache_limit(struct digest_cache *c, uint64_t cap_bytes)
 
 void digest_cache_free_stripe(struct digest_cache *c, uint32_t stripe)
 {
-    let_go(c, &c->stripes[stripe]);
+    for (uint64_t i = 0; i < c->of_stripe; i++)
+        let_go(c, &c->pieces[(uint64_t)stripe * c->of_stripe + i]);
+}
+
+void digest_cache_pass(struct digest_cache *c, uint32_t stripe, uint64_t first, uint64_t bytes)
+{
+    uint64_t i = (first + PIECE_BYTES - 1) / PIECE_BYTES;
+    for (; i < c->of_stripe && i * PIECE_BYTES + piece_bytes(c, i) <= first + bytes; i++)
+        let_go(c, &c->pieces[(uint64_t)stripe * c->of_stripe + i]);
 }
 
 void digest_cache_turn(struct digest_cache *c)
@@ -76,114 +89,117 @@ void digest_cache_turn(struct digest_cache *c)
     c->full = false;
 }
 
-/* The stripe that the pages lie in, *page: the first of them within it; NULL: they are not of one
- * stripe's digests. */
-static struct cached_stripe *find(const struct digest_cache *c, uint64_t offset, uint64_t bytes,
-                                  uint64_t *page)
-{
-    const struct pool_layout *l = &c->layout;
-    if (!c->stripes || l->key_bytes || offset < l->digest_offset)
-        return NULL;
-    uint64_t stripe = (offset - l->digest_offset) / l->digest_stripe_bytes;
-    uint64_t within = (offset - l->digest_offset) % l->digest_stripe_bytes;
-    if (stripe >= l->n_stripes || within + bytes > l->digest_stripe_bytes)
-        return NULL;
-    *page = within / CSD_ALIGN;
-    return &c->stripes[stripe];
-}
-
-static bool is_there(const struct cached_stripe *s, uint64_t page)
-{
-    return (s->there[page / 64] >> (page % 64) & 1) != 0;
-}
-
-bool digest_cache_get(struct digest_cache *c, uint64_t offset, uint64_t bytes, uint8_t *to)
-{
-    uint64_t first;
-    struct cached_stripe *s = find(c, offset, bytes, &first);
-    if (!s)
-        return false;
-    s->asked = c->query;
-    for (uint64_t i = 0; s->pages && i < bytes / CSD_ALIGN; i++)
-        if (!is_there(s, first + i))
-            return false;
-    if (s->pages)
-        memcpy(to, s->pages + first * CSD_ALIGN, bytes);
-    return s->pages != NULL;
-}
-
-/* Room for a stripe that is not here. */
-static bool take_in(struct digest_cache *c, struct cached_stripe *s)
+/* Room for a piece that is not here. */
+static bool take_in(struct digest_cache *c, struct cached_piece *p)
 {
     uint64_t idle = (uint64_t)c->layout.n_stripes * QUERIES_IDLE;
+    uint64_t bytes = piece_bytes(c, (uint64_t)(p - c->pieces) % c->of_stripe);
     if (c->full)
         return false; /* none gets idle before the next query */
-    while (c->bytes + stripe_bytes(c) > c->cap_bytes) {
-        struct cached_stripe *old = oldest(c);
+    while (c->bytes + bytes > c->cap_bytes) {
+        struct cached_piece *old = oldest(c);
         if (!old || c->query - old->asked <= idle) {
             c->full = true;
             return false;
         }
         let_go(c, old);
     }
-    s->pages = aligned_alloc(CSD_ALIGN, c->layout.digest_stripe_bytes);
-    s->there = calloc((pages_of(c) + 63) / 64, sizeof *s->there);
-    if (!s->pages || !s->there) {
-        free(s->pages);
-        free(s->there);
-        s->pages = NULL;
-        s->there = NULL;
+    p->pages = aligned_alloc(CSD_ALIGN, bytes);
+    if (!p->pages)
         return false;
-    }
-    s->asked = c->query;
-    c->bytes += stripe_bytes(c);
+    p->asked = c->query;
+    c->bytes += bytes;
     return true;
 }
 
-/* How much of the range is of one stripe's digests, or of none: what is written at once may go on
- * from one stripe to the next. */
-static uint64_t part_of(const struct digest_cache *c, uint64_t offset, uint64_t bytes)
+/* The first bytes of a range, as far as they are of one piece, or of no digests at all: then
+ * *piece is NULL. What is written at once may go on from one stripe to the next. */
+static uint64_t part_of(const struct digest_cache *c, uint64_t offset, uint64_t bytes,
+                        struct cached_piece **piece, uint64_t *first_page)
 {
     const struct pool_layout *l = &c->layout;
-    uint64_t left =
-        offset < l->digest_offset
-            ? l->digest_offset - offset
-            : l->digest_stripe_bytes - (offset - l->digest_offset) % l->digest_stripe_bytes;
+    uint64_t in_digests = offset - l->digest_offset;
+    uint64_t stripe = in_digests / l->digest_stripe_bytes;
+    uint64_t within = in_digests % l->digest_stripe_bytes, left;
+    *piece = NULL;
+    if (offset < l->digest_offset) {
+        left = l->digest_offset - offset;
+    } else if (stripe >= l->n_stripes) {
+        left = bytes;
+    } else {
+        uint64_t i = within / PIECE_BYTES;
+        *piece = &c->pieces[stripe * c->of_stripe + i];
+        *first_page = within % PIECE_BYTES / CSD_ALIGN;
+        left = i * PIECE_BYTES + piece_bytes(c, i) - within;
+    }
     return bytes < left ? bytes : left;
 }
 
-static void put_part(struct digest_cache *c, uint64_t offset, uint64_t bytes, const uint8_t *from)
+static bool has_digests(const struct digest_cache *c)
 {
-    uint64_t first;
-    struct cached_stripe *s = find(c, offset, bytes, &first);
-    if (!s || (!s->pages && !take_in(c, s)))
-        return;
-    memcpy(s->pages + first * CSD_ALIGN, from, bytes);
-    for (uint64_t page = first; page < first + bytes / CSD_ALIGN; page++)
-        s->there[page / 64] |= (uint64_t)1 << (page % 64);
+    return c->pieces && !c->layout.key_bytes;
+}
+
+static uint64_t bits_of(uint64_t first_page, uint64_t bytes)
+{
+    uint64_t pages = bytes / CSD_ALIGN;
+    return (pages < 64 ? ((uint64_t)1 << pages) - 1 : UINT64_MAX) << first_page;
+}
+
+/* A part of a range that is got: asked for in any case. */
+static bool get_part(struct digest_cache *c, struct cached_piece *p, uint64_t page, uint64_t bytes,
+                     uint8_t *to)
+{
+    p->asked = c->query;
+    if (!p->pages || (p->there & bits_of(page, bytes)) != bits_of(page, bytes))
+        return false;
+    if (to)
+        memcpy(to, p->pages + page * CSD_ALIGN, bytes);
+    return true;
+}
+
+static bool get_all(struct digest_cache *c, uint64_t offset, uint64_t bytes, uint8_t *to)
+{
+    bool all = true;
+    for (uint64_t n, page = 0; bytes > 0; offset += n, bytes -= n) {
+        struct cached_piece *p;
+        n = part_of(c, offset, bytes, &p, &page);
+        all = p && get_part(c, p, page, n, to) && all;
+        to = to ? to + n : NULL;
+    }
+    return all;
+}
+
+uint64_t digest_cache_together(const struct digest_cache *c, uint64_t offset, uint64_t bytes)
+{
+    struct cached_piece *p;
+    uint64_t page;
+    return has_digests(c) && c->cap_bytes ? part_of(c, offset, bytes, &p, &page) : bytes;
+}
+
+bool digest_cache_get(struct digest_cache *c, uint64_t offset, uint64_t bytes, uint8_t *to)
+{
+    return has_digests(c) && get_all(c, offset, bytes, NULL) && get_all(c, offset, bytes, to);
 }
 
 void digest_cache_put(struct digest_cache *c, uint64_t offset, uint64_t bytes, const uint8_t *from)
 {
-    for (uint64_t n; c->stripes && !c->layout.key_bytes && bytes > 0;
-         offset += n, from += n, bytes -= n) {
-        n = part_of(c, offset, bytes);
-        put_part(c, offset, n, from);
+    for (uint64_t n, page = 0; has_digests(c) && bytes > 0; offset += n, from += n, bytes -= n) {
+        struct cached_piece *p;
+        n = part_of(c, offset, bytes, &p, &page);
+        if (!p || (!p->pages && !take_in(c, p)))
+            continue;
+        memcpy(p->pages + page * CSD_ALIGN, from, n);
+        p->there |= bits_of(page, n);
     }
-}
-
-static void drop_part(struct digest_cache *c, uint64_t offset, uint64_t bytes)
-{
-    uint64_t first;
-    struct cached_stripe *s = find(c, offset, bytes, &first);
-    for (uint64_t page = first; s && s->pages && page < first + bytes / CSD_ALIGN; page++)
-        s->there[page / 64] &= ~((uint64_t)1 << (page % 64));
 }
 
 void digest_cache_drop(struct digest_cache *c, uint64_t offset, uint64_t bytes)
 {
-    for (uint64_t n; c->stripes && !c->layout.key_bytes && bytes > 0; offset += n, bytes -= n) {
-        n = part_of(c, offset, bytes);
-        drop_part(c, offset, n);
+    for (uint64_t n, page = 0; has_digests(c) && bytes > 0; offset += n, bytes -= n) {
+        struct cached_piece *p;
+        n = part_of(c, offset, bytes, &p, &page);
+        if (p)
+            p->there &= ~bits_of(page, n);
     }
 }

@@ -152,8 +152,11 @@ int score_blocks_run(struct data_plane *plane, const void *payload,
     struct cold_query query = {
         .sequence = record->header.sequence,
         .layer = record->header.layer,
-        .expected = record->expected,
-        .query = kv_query_at(&plane->geometry, record->importance, record + 1),
+        .committed = record->committed,
+        .host = (const uint64_t *)(const void *)(record + 1),
+        .n_host_words = record->n_host_words,
+        .query =
+            kv_query_at(&plane->geometry, record->importance, record_agent_query_terms(record)),
         .scored = send_scores,
         .context = &run,
     };

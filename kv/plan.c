@@ -219,10 +219,11 @@ static uint64_t reading_tables(const struct kv_plan_input *in, uint64_t n_ranges
 
 uint64_t kv_plan_digest_cache(const struct kv_plan_input *in)
 {
-    uint64_t groups = in->cold_slots / KV_GROUP_TOKENS;
-    uint64_t all =
-        groups * (kv_group_bytes(&in->geometry) + KV_CACHED_GROUP_BYTES + KV_CACHED_FRAME_BYTES);
-    if (in->selection.policy != KV_POLICY_HOST_DIGEST)
+    uint64_t blocks = in->cold_slots / KV_HOT_BLOCK_TOKENS;
+    uint64_t block = KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS * kv_group_bytes(&in->geometry);
+    uint64_t all = blocks * (block + KV_CACHED_BLOCK_BYTES + KV_CACHED_FRAME_BYTES) +
+                   sequences(in) * in->geometry.n_layers * KV_CACHED_LIST_BYTES;
+    if (!kv_plan_caches_digests(in->selection.policy))
         return 0;
     return in->digest_cache_bytes < all ? in->digest_cache_bytes : all;
 }
@@ -234,15 +235,23 @@ static uint64_t host_tables(const struct kv_plan_input *in)
            kv_query_bytes_max(&in->geometry) + reading_tables(in, in->ctx_tokens);
 }
 
-/* What evaluating on the host takes, but for hillinfer. */
-static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists)
+/* What the cache of hillinfer takes (cpu_scorer/evaluate_digest.c): itself, one query's scores of
+ * it, and of each row which blocks these are. */
+static uint64_t near_tables(const struct kv_plan_input *in, uint64_t rows)
+{
+    uint64_t blocks = in->ctx_tokens / KV_HOT_BLOCK_TOKENS + 2, cache = kv_plan_digest_cache(in);
+    return cache ? cache + blocks * (KV_HOT_BLOCK_TOKENS * 2 + rows * 4) : 0;
+}
+
+/* What evaluating on the host takes, but for hillinfer's hot blocks. */
+static uint64_t evaluation_tables(const struct kv_plan_input *in, uint64_t lists, uint64_t rows)
 {
     const struct kv_geometry *g = &in->geometry;
     struct kv_geometry parts = kv_partial_geometry(g);
     if (in->selection.policy == KV_POLICY_HOST_DIGEST)
         return host_tables(in);
     if (!kv_policy_reads_keys(in->selection.policy))
-        return 0;
+        return near_tables(in, rows);
     if (in->selection.policy == KV_POLICY_LEOAM)
         return chunk_tables(in, lists) + reading_tables(in, in->ctx_tokens);
     if (in->selection.policy == KV_POLICY_PREFETCH)
@@ -267,7 +276,7 @@ static uint64_t private_tables(const struct kv_plan_input *in, uint64_t lists, u
     return guesses + rows * row + in->cold_slots * 4 + in->cold_slots / KV_GROUP_TOKENS +
            in->cold_slots / 256 * 12 + blocks * (4 + KV_HOT_BLOCK_TOKENS * 2) +
            sequences(in) * k * 4 + lists * 512 + sequences(in) * in->placement_bytes +
-           evaluation_tables(in, lists);
+           evaluation_tables(in, lists, rows);
 }
 
 /* Everything but n_blocks. One block above the tokens' own lets a layer open its next block before

@@ -45,7 +45,7 @@ struct kv_plan_input {
         placement_bytes; /* what placement keeps of one sequence (placement_live_bytes); 0: none */
     bool speculates;     /* queries are guessed: two selections of a sequence are alive at a time */
     uint64_t cold_slots; /* of the cold pool that all sequences together can use; 0: none */
-    uint64_t digest_cache_bytes; /* --digest-mb: host-digest's cache of cold digests, at most */
+    uint64_t digest_cache_bytes; /* --digest-mb: digests of cold tokens in M_0, at most */
 };
 
 /* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden
@@ -90,13 +90,18 @@ uint64_t kv_plan_state_bytes(const struct kv_geometry *g, uint32_t policy, uint3
  * struct digest_row of what the drives say to it). */
 #define KV_ROW_BYTES 1024u
 
-/* Of host-digest's cache (cpu_scorer/cached_digests.h) beside the digests: for each group of the
- * cold pool, and for each group that it holds. */
-#define KV_CACHED_GROUP_BYTES 4u
-#define KV_CACHED_FRAME_BYTES 10u
-/* What the cache may take of M_0: as asked, at most what all cold digests take; 0 with another
- * policy. */
+/* Of the cache of cold digests (cpu_scorer/cached_digests.h) beside the digests: for each block of
+ * 64 slots of the cold pool, each (sequence, layer), and each block that it holds. */
+#define KV_CACHED_BLOCK_BYTES 4u
+#define KV_CACHED_LIST_BYTES  4u
+#define KV_CACHED_FRAME_BYTES 20u
+/* What the cache may take of M_0: as asked, at most what all cold digests take; 0 with a policy
+ * that scores no digests. */
 uint64_t kv_plan_digest_cache(const struct kv_plan_input *in);
+static inline bool kv_plan_caches_digests(uint32_t policy)
+{
+    return policy == KV_POLICY_HILLINFER || policy == KV_POLICY_HOST_DIGEST;
+}
 
 /* The staging segment's payload: an arena of that many slots, and the key windows behind it. 0: out
  * of range. */

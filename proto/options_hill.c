@@ -136,9 +136,11 @@ const struct option_spec hill_pipeline_specs[] = {
            "select: the same of the device's memory, beside --gpu-kv-mb; those of most importance "
            "are here, the next ones in --prefix-cache-mb, and none in both",
            .min = SMALLEST_SIZE, .max = MAX_MIB, .unset_help = "none"),
-    OPTION("digest-mb", SIZE, "SIZE",
-           "host-digest: how much of --hot-mb holds digests of cold tokens", .max = MAX_MIB,
-           .fallback = "0"),
+    OPTION(
+        "digest-mb", SIZE, "SIZE",
+        "how much of --hot-mb holds digests of cold tokens, which the host scores in the drive's "
+        "place (policies hillinfer, host-digest)",
+        .max = MAX_MIB, .fallback = "0"),
     OPTION("rows-in-flight", INTEGER, "N",
            "queries of a layer that are worked at together: the drive scores and fetches for some "
            "sequences while the scorer is at another one",
@@ -387,10 +389,10 @@ static int check_prefix(const struct hill_pipeline_options *out, uint32_t policy
 /* Its bytes are M_0's: nobody else may set any aside. */
 static int check_digest_cache(const struct kv_plan_input *plan, struct hill_why *why)
 {
-    if (plan->digest_cache_bytes && plan->selection.policy != KV_POLICY_HOST_DIGEST)
+    if (plan->digest_cache_bytes && !kv_plan_caches_digests(plan->selection.policy))
         return hill_fail(why, HILL_E_INVALID,
-                         "--digest-mb and --policy %s exclude each other: host-digest alone keeps "
-                         "digests of cold tokens in memory",
+                         "--digest-mb and --policy %s exclude each other: that policy scores no "
+                         "digests of cold tokens",
                          kv_policy_name(plan->selection.policy));
     return 0;
 }

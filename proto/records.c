@@ -211,9 +211,12 @@ static int check_agent_query(const struct checked *c)
     const struct kv_geometry *g = c->geometry;
     RANGE(importance, 0, KV_IMPORTANCE_COUNT - 1);
     RANGE(block_tokens, 1, UINT16_MAX + 1);
-    RANGE(expected, 0, KV_MAX_TOKENS);
-    TRY(check_size(c, sizeof(*r) + (uint64_t)kv_query_bytes(g, r->importance)));
-    struct kv_query query = kv_query_at(g, r->importance, r + 1);
+    RANGE(committed, 0, KV_MAX_TOKENS);
+    RANGE(expected, 0, r->committed);
+    RANGE(n_host_words, 0, RECORD_HOST_WORDS_MAX);
+    TRY(check_size(c, sizeof(*r) + (uint64_t)r->n_host_words * sizeof(uint64_t) +
+                          kv_query_bytes(g, r->importance)));
+    struct kv_query query = kv_query_at(g, r->importance, record_agent_query_terms(r));
     for (uint32_t t = 0; t < kv_query_terms(g, r->importance); t++)
         TRY(check_range(c, "query shift", query.shifts[t], 0, KV_QUERY_SHIFT_MAX));
     return 0;

@@ -273,13 +273,22 @@ struct record_seq_stats {
 
 /* ---- scorer <-> agent ---- */
 
+/* Slots that a bit of AGENT_QUERY stands for, and words of such bits at most. */
+#define RECORD_HOST_SLOTS     64u
+#define RECORD_HOST_WORDS_MAX (KV_MAX_TOKENS / 64 / RECORD_HOST_SLOTS)
+
 struct record_agent_query {
     struct record_header header;
     uint32_t query_id;
     uint32_t importance;
     uint32_t block_tokens; /* n: slots framed by one Score Block */
-    uint32_t expected;     /* committed slots of (sequence, layer): a cross-check */
-    /* then of each term (kv_query_terms): int64 offsets[terms], int8 mantissas[terms * head_dim],
+    uint32_t committed;    /* slots of (sequence, layer): a cross-check */
+    uint32_t expected;     /* of them, those that are to be scored: another one */
+    uint32_t n_host_words;
+    uint32_t reserved[2];
+    /* then uint64 host[n_host_words]: bit i % 64 of word i / 64 is of the i-th 64 slots of
+     * (sequence, layer), whole stripes by their order: the host has their digests, and scores them.
+     * Then of each term (kv_query_terms): int64 offsets[terms], int8 mantissas[terms * head_dim],
      * uint8 shifts[terms] (kv_query_put) */
 };
 
@@ -431,7 +440,7 @@ _Static_assert(sizeof(struct selected_upload) == 16, "layout");
 _Static_assert(sizeof(struct record_seq_ready) == 48, "layout");
 _Static_assert(sizeof(struct damaged_entry) == 8, "layout");
 _Static_assert(sizeof(struct record_seq_stats) == 32, "layout");
-_Static_assert(sizeof(struct record_agent_query) == 32, "layout");
+_Static_assert(sizeof(struct record_agent_query) == 48, "layout");
 _Static_assert(sizeof(struct record_commit) == 32, "layout");
 _Static_assert(sizeof(struct record_release) == 32, "layout");
 _Static_assert(sizeof(struct record_fetch) == 32, "layout");
@@ -450,6 +459,12 @@ _Static_assert(sizeof(struct record_completion) == 80, "layout");
 static inline uint64_t record_pad16(uint64_t bytes)
 {
     return (bytes + 15u) & ~(uint64_t)15u;
+}
+
+/* What follows the host's bits of an AGENT_QUERY: the query (kv_query_at). */
+static inline const void *record_agent_query_terms(const struct record_agent_query *r)
+{
+    return (const uint64_t *)(const void *)(r + 1) + r->n_host_words;
 }
 
 /* The i-th sequence of a FETCH that has been checked, 0 .. n_rows: whose, of which step, and its

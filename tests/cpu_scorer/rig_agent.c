@@ -65,6 +65,8 @@ static void agent_demote(struct rig_agent *a, const struct record_demote *r)
     const uint32_t *named = (const uint32_t *)(at + parts.total);
     assert_true(r->scattered ||
                 r->first_slot / RIG_STRIPE == (r->first_slot + r->n_slots - 1) / RIG_STRIPE);
+    if (!r->scattered)
+        a->orders[r->first_slot / RIG_STRIPE] = r->stripe_order;
     for (uint32_t i = 0; i < r->n_slots; i++) {
         struct rig_slot *s = &a->slots[r->scattered ? named[i] : r->first_slot + i];
         /* only a copy of what has moved up is written over before it is trimmed, and what an
@@ -162,12 +164,20 @@ static bool agent_end_gathered(struct rig_agent *a)
     return true;
 }
 
+/* Does the host score it? */
+static bool host_has(const struct rig_agent *a, const struct record_agent_query *r, uint32_t slot)
+{
+    uint32_t bit = (a->orders[slot / RIG_STRIPE] * RIG_STRIPE + slot % RIG_STRIPE) / 64;
+    const uint64_t *words = (const uint64_t *)(r + 1);
+    return bit / 64 < r->n_host_words && (words[bit / 64] >> bit % 64 & 1);
+}
+
 static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
 {
     uint32_t rows = atomic_load_explicit(&a->rows, memory_order_relaxed);
     uint32_t span = agent_begin_span(a, &r->header, RECORD_AGENT_QUERY);
-    struct kv_query query = kv_query_at(&rig_geometry, r->importance, r + 1);
-    uint32_t total = 0;
+    struct kv_query query = kv_query_at(&rig_geometry, r->importance, record_agent_query_terms(r));
+    uint32_t total = 0, left = 0;
     atomic_store_explicit(&a->importance, r->importance, memory_order_relaxed);
     agent_end_query(a); /* the one before it */
     struct {
@@ -178,7 +188,11 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
         uint32_t n = 0;
         for (uint32_t i = 0; i < r->block_tokens; i++) {
             const struct rig_slot *s = &a->slots[base + i];
-            if (s->committed && s->sequence == r->header.sequence && s->layer == r->header.layer)
+            if (!s->committed || s->sequence != r->header.sequence || s->layer != r->header.layer)
+                continue;
+            if (host_has(a, r, base + i))
+                left++;
+            else
                 out.tuples[n++] = (struct score_tuple){(uint16_t)i, agent_score(a, &query, s)};
         }
         if (n == 0)
@@ -195,6 +209,8 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
         total += n;
     }
     assert_int_equal(total, r->expected);
+    assert_int_equal(total + left, r->committed);
+    atomic_fetch_add_explicit(&a->not_scored, left, memory_order_relaxed); /* a count */
     if (atomic_load_explicit(&a->gathers, memory_order_relaxed)) {
         a->spans[span].ended = ++a->clock;
         a->gathered[a->n_gathered++] = (struct record_completion){
@@ -319,6 +335,7 @@ static void agent_adopt(struct rig_agent *a, const struct record_adopt *r)
     for (uint32_t i = 0; i < r->n_slots; i++) {
         struct rig_slot *s = &a->slots[items[i].slot];
         assert_int_equal(items[i].slot / RIG_STRIPE, r->stripe);
+        a->orders[r->stripe] = r->stripe_order;
         assert_true(s->sequence == r->header.sequence && s->layer == r->header.layer);
         assert_int_equal(s->position, items[i].position);
         if (s->spoilt && bad == UINT32_MAX)

@@ -75,6 +75,7 @@ struct rig_agent {
     uint8_t *windows;                   /* of keys */
     uint32_t window_bytes, key_bytes;
     struct rig_slot slots[RIG_STRIPE * RIG_STRIPES];
+    uint32_t orders[RIG_STRIPES];     /* of stripes, within their (sequence, layer) */
     struct record_completion late[8]; /* DEMOTE completions held back */
     uint32_t n_late;
     struct rig_span spans[RIG_SPANS]; /* the first so many; the test reads them between requests */
@@ -86,9 +87,10 @@ struct rig_agent {
     uint32_t n_fetches, n_fetched_rows; /* commands, rows in them */
     uint32_t damaged_rows;              /* of one that had the damaged entry, the most */
     uint64_t random;
-    _Atomic uint32_t reused; /* slots of copies that were written anew */
-    _Atomic uint32_t reads;  /* READ_KEYS that were answered */
-    _Atomic uint32_t adopts; /* ADOPTs */
+    _Atomic uint32_t not_scored; /* tokens that AGENT_QUERY left to the host */
+    _Atomic uint32_t reused;     /* slots of copies that were written anew */
+    _Atomic uint32_t reads;      /* READ_KEYS that were answered */
+    _Atomic uint32_t adopts;     /* ADOPTs */
     _Atomic uint32_t trims;
     _Atomic uint32_t importance; /* of the newest query */
     _Atomic bool at_rest;        /* it has nothing to do and sleeps, or is about to */

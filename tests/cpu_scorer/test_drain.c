@@ -333,7 +333,8 @@ static void test_one_of_several_is_left_while_requests_decode(void **unused)
 static void test_no_query_waits_for_what_goes_over(void **unused)
 {
     (void)unused;
-    struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 3, .rows = 3};
+    struct rig_options o = {
+        .csd = true, .beta = 0.25, .n_drives = 3, .rows = 3, .digest_cache_bytes = 25000};
     struct rig_request *q[RIG_SEQUENCES];
     struct rig *r = start(&o, q);
     for (uint32_t d = 0; d < 3; d++)

@@ -22,7 +22,7 @@ static struct scorer_stats whole_request(struct rig_options o, uint32_t policy)
     struct scorer_stats stats = gpu_end(q);
     assert_int_equal(stats.selection_hash, hash);
     assert_int_equal(stats.queries, STEPS * RIG_LAYERS);
-    assert_int_equal(stats.link_score_bytes, 0);
+    assert_true(policy == KV_POLICY_HILLINFER || stats.link_score_bytes == 0);
     rig_stop(r);
     return stats;
 }
@@ -78,6 +78,13 @@ static void test_host_digest_selects_the_same_at_every_place(void **unused)
     each_place_selects_the_same(KV_POLICY_HOST_DIGEST);
 }
 
+/* M_0 for the digests of so many blocks of 64 cold slots, of those that the pools have. */
+static uint64_t cache_of(uint64_t of_pool, uint64_t blocks)
+{
+    return of_pool * KV_CACHED_BLOCK_BYTES + RIG_SEQUENCES * RIG_LAYERS * KV_CACHED_LIST_BYTES +
+           blocks * (4 * kv_group_bytes(&rig_geometry) + KV_CACHED_FRAME_BYTES);
+}
+
 /* Scored on the host or on the drive, with a cache for nothing, a part, and all of the cold
  * digests: the selection is hillinfer's, and what is cached does not come over the link. The
  * cache's bytes are those of M_0 that it was given. */
@@ -88,10 +95,8 @@ static void test_host_digest_selects_what_hillinfer_does(void **unused)
         {.csd = true, .beta = 0.25, .placement = PLACEMENT_BKP, .pin = 0.05},
         {.csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .pin = 0.05, .reads_hot = true},
     };
-    const uint64_t group = kv_group_bytes(&rig_geometry) + KV_CACHED_FRAME_BYTES;
-    const uint64_t index = RIG_STRIPE * RIG_STRIPES / 16 * KV_CACHED_GROUP_BYTES;
-    const uint64_t caches[] = {0, index + 20 * group,
-                               index + RIG_STRIPE * RIG_STRIPES / 16 * group};
+    const uint64_t all = RIG_STRIPE * RIG_STRIPES / 64;
+    const uint64_t caches[] = {0, cache_of(all, 5), cache_of(all, all)};
     uint64_t hash =
         whole_request((struct rig_options){.csd = false}, KV_POLICY_HILLINFER).selection_hash;
     (void)unused;
@@ -110,6 +115,40 @@ static void test_host_digest_selects_what_hillinfer_does(void **unused)
                       (unsigned long long)link[1], (unsigned long long)link[2]);
         assert_true(link[0] > link[1] && link[1] > 0);
         assert_int_equal(link[2], 0); /* all was written through */
+    }
+}
+
+/* The same for hillinfer, whose drives score what the cache has not: the more it has, the fewer
+ * scores cross the link. */
+static void test_hillinfer_selects_the_same_with_digests_in_memory(void **unused)
+{
+    static const struct rig_options places[] = {
+        {.csd = true, .beta = 0.25},
+        {.csd = true, .beta = 0.25, .rows = 2, .placement = PLACEMENT_BKP, .pin = 0.05},
+        {.csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .pin = 0.05, .reads_hot = true},
+        {.csd = true, .beta = 0.25, .n_drives = 3, .speeds = {1, 2, 1}},
+    };
+    uint64_t hash =
+        whole_request((struct rig_options){.csd = false}, KV_POLICY_HILLINFER).selection_hash;
+    (void)unused;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const uint64_t all = RIG_STRIPE * RIG_STRIPES / 64 * (i == 3 ? RIG_DRIVES : 1);
+        const uint64_t caches[] = {0, cache_of(all, RIG_SEQUENCES * RIG_LAYERS * 3),
+                                   cache_of(all, all)};
+        uint64_t link[3];
+        for (uint32_t c = 0; c < 3; c++) {
+            struct rig_options o = places[i];
+            o.digest_cache_bytes = caches[c];
+            struct scorer_stats s = whole_request(o, KV_POLICY_HILLINFER);
+            assert_int_equal(s.selection_hash, hash);
+            link[c] = s.link_score_bytes;
+            if (o.placement == PLACEMENT_BKP)
+                assert_true(s.promoted > 0 && s.demoted > 0);
+        }
+        print_message("%llu, %llu, %llu bytes of scores\n", (unsigned long long)link[0],
+                      (unsigned long long)link[1], (unsigned long long)link[2]);
+        assert_true(link[0] > link[1] && link[1] > link[2]);
+        assert_int_equal(link[2], 0);
     }
 }
 
@@ -431,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_prefetch_selects_the_same_at_every_place),
         cmocka_unit_test(test_host_digest_selects_the_same_at_every_place),
         cmocka_unit_test(test_host_digest_selects_what_hillinfer_does),
+        cmocka_unit_test(test_hillinfer_selects_the_same_with_digests_in_memory),
         cmocka_unit_test(test_host_digest_keeps_sequences_apart),
         cmocka_unit_test(test_several_drives_read_at_the_same_time),
         cmocka_unit_test(test_leoam_reads_fewer_keys_than_h2o),

@@ -93,6 +93,7 @@ static const struct rig_options places[] = {
     {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .pin = 0.05, .hot_blocks = 30},
     {.csd = true, .beta = 0.1, .n_stripes = 15},
     {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .pin = 0.05, .speculates = true},
+    {.csd = true, .beta = 0.25, .digest_cache_bytes = 25000},
 };
 
 /* One sequence after the other, each with any number of the tokens before. */

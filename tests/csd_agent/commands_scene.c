@@ -285,25 +285,40 @@ void trim(struct scene *s, uint32_t sequence)
 uint32_t push_query(struct scene *s, struct asked *q, uint32_t sequence, uint32_t layer,
                     uint32_t block_tokens)
 {
+    return push_query_part(s, q, sequence, layer, block_tokens, NULL, 0);
+}
+
+uint32_t push_query_part(struct scene *s, struct asked *q, uint32_t sequence, uint32_t layer,
+                         uint32_t block_tokens, const uint64_t *host, uint32_t n_host_words)
+{
+    uint32_t committed = model_committed(&s->m, sequence, layer);
     memset(q, 0, sizeof *q);
-    q->record = (struct record_agent_query){.header = header(sequence, layer),
-                                            .query_id = (uint32_t)++s->next_tag,
-                                            .importance = random_below(KV_IMPORTANCE_COUNT),
-                                            .block_tokens = block_tokens,
-                                            .expected = model_committed(&s->m, sequence, layer)};
+    q->record = (struct record_agent_query){
+        .header = header(sequence, layer),
+        .query_id = (uint32_t)++s->next_tag,
+        .importance = random_below(KV_IMPORTANCE_COUNT),
+        .block_tokens = block_tokens,
+        .committed = committed,
+        .expected = committed - model_host_committed(&s->m, sequence, layer, host, n_host_words),
+        .n_host_words = n_host_words};
     struct kv_query query = random_query(&s->m.g, q->record.importance);
     uint32_t bytes = kv_query_bytes(&s->m.g, q->record.importance);
-    assert_true(bytes <= sizeof q->digest);
-    kv_query_put(&s->m.g, &query, q->digest);
+    uint32_t words = n_host_words * (uint32_t)sizeof *host;
+    assert_true(words + bytes <= sizeof q->rest);
+    if (words)
+        memcpy(q->rest, host, words);
+    kv_query_put(&s->m.g, &query, q->rest + words);
     free_query(&query);
-    bytes += (uint32_t)sizeof q->record;
+    bytes += words + (uint32_t)sizeof q->record;
     push(s, COMMAND, RECORD_AGENT_QUERY, q, bytes);
     return q->record.query_id;
 }
 
 struct record_completion collect(struct scene *s, const struct asked *q, uint32_t wrong_position)
 {
-    struct kv_query query = kv_query_at(&s->m.g, q->record.importance, q->digest);
+    struct kv_query query =
+        kv_query_at(&s->m.g, q->record.importance, record_agent_query_terms(&q->record));
+    const uint64_t *host = (const void *)q->rest;
     uint32_t n_slots = s->m.n_stripes * s->m.stripe_slots, count = 0;
     uint8_t *scored = calloc(n_slots, 1);
     const void *payload;
@@ -323,6 +338,7 @@ struct record_completion collect(struct scene *s, const struct asked *q, uint32_
                 block->stripe * s->m.stripe_slots + block->first_slot + tuples[i].slot_offset;
             assert_true(slot < n_slots && tuples[i].slot_offset < q->record.block_tokens);
             assert_false(scored[slot]);
+            assert_false(model_host_has(&s->m, host, q->record.n_host_words, slot));
             assert_int_equal(s->m.slots[slot].state, SLOT_COMMITTED);
             bool wrong = s->m.slots[slot].position == wrong_position;
             assert_int_equal(tuples[i].score, wrong ? 65535 : model_score(&s->m, &query, slot));

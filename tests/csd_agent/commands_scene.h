@@ -98,11 +98,15 @@ void trim(struct scene *s, uint32_t sequence);
 
 struct asked {
     struct record_agent_query record;
-    uint8_t digest[1024];
+    uint8_t rest[1024]; /* the host's words, the query */
 };
 
 uint32_t push_query(struct scene *s, struct asked *q, uint32_t sequence, uint32_t layer,
                     uint32_t block_tokens);
+
+/* The same of which the host scores a part. */
+uint32_t push_query_part(struct scene *s, struct asked *q, uint32_t sequence, uint32_t layer,
+                         uint32_t block_tokens, const uint64_t *host, uint32_t n_host_words);
 
 /* Take Score Blocks until the query's completion is there; every committed slot is scored once,
  * rightly. */

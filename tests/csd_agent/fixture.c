@@ -155,6 +155,38 @@ uint32_t model_committed(const struct model *m, uint32_t sequence, uint32_t laye
     return n;
 }
 
+uint32_t random_host(uint64_t words[HOST_WORDS_MAX])
+{
+    uint32_t n = random_below(HOST_WORDS_MAX + 1), dense = random_below(3);
+    for (uint32_t i = 0; i < HOST_WORDS_MAX; i++) { /* a quarter of the bits, half, all */
+        random_bytes(&words[i], sizeof words[i]);
+        uint64_t more;
+        random_bytes(&more, sizeof more);
+        words[i] = dense == 0 ? words[i] & more : dense == 1 ? words[i] : UINT64_MAX;
+    }
+    return n;
+}
+
+bool model_host_has(const struct model *m, const uint64_t *words, uint32_t n_words, uint32_t slot)
+{
+    uint32_t in_order =
+        m->stripes[slot / m->stripe_slots].order * m->stripe_slots + slot % m->stripe_slots;
+    uint32_t bit = in_order / 64;
+    return bit < n_words * 64 && (words[bit / 64] >> bit % 64 & 1);
+}
+
+uint32_t model_host_committed(const struct model *m, uint32_t sequence, uint32_t layer,
+                              const uint64_t *words, uint32_t n_words)
+{
+    uint32_t n = 0;
+    for (uint32_t slot = 0; slot < m->n_stripes * m->stripe_slots; slot++) {
+        const struct model_stripe *s = &m->stripes[slot / m->stripe_slots];
+        n += s->claimed && s->sequence == sequence && s->layer == layer &&
+             m->slots[slot].state == SLOT_COMMITTED && model_host_has(m, words, n_words, slot);
+    }
+    return n;
+}
+
 uint32_t model_stripe_for(struct model *m, uint32_t sequence, uint32_t layer, bool fresh)
 {
     uint32_t best = UINT32_MAX, orders = 0;

@@ -88,6 +88,14 @@ void model_free(struct model *m);
 
 uint32_t model_committed(const struct model *m, uint32_t sequence, uint32_t layer);
 
+/* Words of AGENT_QUERY, drawn: does the host score the slot? And how many committed slots of
+ * (sequence, layer) it does. */
+#define HOST_WORDS_MAX 3u
+uint32_t random_host(uint64_t words[HOST_WORDS_MAX]);
+bool model_host_has(const struct model *m, const uint64_t *words, uint32_t n_words, uint32_t slot);
+uint32_t model_host_committed(const struct model *m, uint32_t sequence, uint32_t layer,
+                              const uint64_t *words, uint32_t n_words);
+
 /* A stripe of (sequence, layer) to write to: the one of the highest order, or a new one when
  * `fresh`. */
 uint32_t model_stripe_for(struct model *m, uint32_t sequence, uint32_t layer, bool fresh);

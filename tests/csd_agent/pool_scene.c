@@ -100,6 +100,8 @@ struct seen {
     uint32_t sequence, layer;
     uint32_t last_order, next_slot; /* they come in stripe order, slot order */
     uint32_t count;
+    const uint64_t *host;
+    uint32_t n_host_words;
 };
 
 static int check_scores(void *context, uint32_t stripe, uint32_t first_slot, uint32_t n,
@@ -125,17 +127,25 @@ static int check_scores(void *context, uint32_t stripe, uint32_t first_slot, uin
                          committed ? m->slots[slot].position : COLD_NO_POSITION);
         if (!committed)
             continue;
+        assert_false(model_host_has(m, seen->host, seen->n_host_words, slot));
         seen->count++;
         assert_int_equal(scores[i], model_score(m, seen->query, slot));
     }
     return 0;
 }
 
-void pool_scene_query(struct pool_scene *s, uint32_t sequence, uint32_t layer)
+static void query_some(struct pool_scene *s, uint32_t sequence, uint32_t layer,
+                       const uint64_t *host, uint32_t n_host_words)
 {
-    uint32_t expected = model_committed(&s->m, sequence, layer);
-    struct cold_query query = {.sequence = sequence, .layer = layer, .expected = expected};
-    struct seen seen = {s, &query.query, sequence, layer, UINT32_MAX, 0, 0};
+    uint32_t committed = model_committed(&s->m, sequence, layer);
+    uint32_t expected =
+        committed - model_host_committed(&s->m, sequence, layer, host, n_host_words);
+    struct cold_query query = {.sequence = sequence,
+                               .layer = layer,
+                               .committed = committed,
+                               .host = host,
+                               .n_host_words = n_host_words};
+    struct seen seen = {s, &query.query, sequence, layer, UINT32_MAX, 0, 0, host, n_host_words};
     struct cold_cost cost = {0};
     struct hill_why why = {""};
 
@@ -149,14 +159,20 @@ void pool_scene_query(struct pool_scene *s, uint32_t sequence, uint32_t layer)
                 (uint64_t)expected * pool_read_bytes(cold_pool_layout(s->pool)));
     assert_int_equal(cost.link_kv_bytes, 0);
     s->query_read = cost.flash_read_bytes;
-    query.expected++;
+    query.committed++;
     assert_int_equal(cold_pool_query(s->pool, &query, &cost, &why), HILL_E_PROTOCOL);
     free_query(&query.query);
 }
 
+void pool_scene_query(struct pool_scene *s, uint32_t sequence, uint32_t layer)
+{
+    uint64_t host[HOST_WORDS_MAX];
+    query_some(s, sequence, layer, host, random_host(host));
+}
+
 uint64_t pool_scene_query_reads(struct pool_scene *s)
 {
-    pool_scene_query(s, 0, 0);
+    query_some(s, 0, 0, NULL, 0);
     return s->query_read;
 }
 
@@ -173,8 +189,8 @@ int pool_scene_query_status(struct pool_scene *s, struct hill_why *why)
     static const uint8_t shifts[8];
     struct cold_cost cost = {0};
     mantissas[0] = (int8_t)((mantissas[0] + 1) % 100); /* another one each time */
-    struct seen seen = {s, NULL, 0, 0, UINT32_MAX, 0, 0};
-    struct cold_query query = {.expected = model_committed(&s->m, 0, 0),
+    struct seen seen = {s, NULL, 0, 0, UINT32_MAX, 0, 0, NULL, 0};
+    struct cold_query query = {.committed = model_committed(&s->m, 0, 0),
                                .query = {mantissas, shifts, 0, NULL},
                                .scored = check_scores,
                                .context = &seen};

@@ -2,6 +2,7 @@
  * test_cold_pool.c - random demotes, commits, queries, fetches and trims against a model in arrays;
  * what a query reads; commands that do not fit.
  */
+#include "csd_agent/digest_cache.h"
 #include "tests/csd_agent/pool_scene.h"
 #include "tests/kv/digests.h"
 
@@ -441,6 +442,9 @@ static void test_a_query_passes_over_groups_that_do_not_count(void **state)
     pool_scene_close(&s);
 }
 
+/* DRAM for one of the cache's pieces, and not for two. */
+#define ONE_PIECE ((uint64_t)(PIECE_PAGES + PIECE_PAGES / 2) * CSD_ALIGN)
+
 /* The second time nothing is read from flash; what is written is there at once; a cap is kept. */
 static void test_digests_in_dram_are_read_once(void **state)
 {
@@ -474,7 +478,7 @@ static void test_digests_in_dram_are_read_once(void **state)
     assert_int_equal(cold_pool_commit(s.pool, 0, 0, &slot, 1, &why), 0);
     s.m.slots[3].state = SLOT_COMMITTED;
     assert_int_equal(pool_scene_query_reads(&s), 0);
-    cold_pool_limit_dram(s.pool, stripe + stripe / 2); /* one of three stripes */
+    cold_pool_limit_dram(s.pool, ONE_PIECE); /* one stripe's of three */
     uint64_t some = pool_scene_query_reads(&s);
     assert_int_equal(some, all / 3 * 2);
     assert_int_equal(pool_scene_query_reads(&s), some); /* and stays: none pushes another out */
@@ -506,8 +510,7 @@ static void test_what_is_trimmed_leaves_the_dram(void **state)
     (void)state;
     random_seed(20);
     pool_scene_open(&s, &config);
-    const uint64_t stripe = cold_pool_layout(s.pool)->digest_stripe_bytes;
-    cold_pool_limit_dram(s.pool, stripe + stripe / 2); /* one */
+    cold_pool_limit_dram(s.pool, ONE_PIECE);
     for (uint32_t i = 0; i < 3; i++) {
         fill_stripe(&s, i, 64);
         assert_int_equal(pool_scene_query_reads(&s), 0);

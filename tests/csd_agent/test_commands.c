@@ -243,6 +243,31 @@ static void test_nothing_is_read_ahead_of_a_change(void **state)
     scene_close(&s);
 }
 
+/* Each query is scored without what the host has, whichever part of it was read ahead. */
+static void test_what_the_host_scores_is_passed_over(void **state)
+{
+    struct scene s;
+    struct asked q[6];
+
+    (void)state;
+    random_seed(31);
+    open_with_entries(&s, 500, 300);
+    for (int round = 0; round < 20; round++) {
+        uint32_t n = 1 + random_below(6);
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t host[HOST_WORDS_MAX];
+            uint32_t words = random_host(host), which = random_below(2);
+            push_query_part(&s, &q[i], which, which, 1 + random_below(100), host, words);
+        }
+        scene_start(&s);
+        for (uint32_t i = 0; i < n; i++)
+            collect(&s, &q[i], COLD_NO_POSITION);
+        scene_stop(&s);
+    }
+    assert_true(s.plane.read_ahead > 10);
+    scene_close(&s);
+}
+
 /* What was read ahead is nobody's when its command is not the one that was seen, or does not come:
  * `change` is what becomes of the record. */
 static void read_in_vain(void (*change)(struct record_fetch *record), int status)
@@ -397,6 +422,7 @@ int main(void)
         TEST(test_a_trim_leaves_demotes_that_wait_for_a_release),
         TEST(test_the_next_commands_reads_begin_while_one_runs),
         TEST(test_nothing_is_read_ahead_of_a_change),
+        TEST(test_what_the_host_scores_is_passed_over),
         TEST(test_what_is_read_in_vain_is_dropped),
         TEST(test_bad_records_are_counted_and_answered),
         TEST(test_stopping_ends_a_wait_for_credits),

@@ -66,10 +66,49 @@ static void a_write_over_a_stripes_end_is_in_both(void **state)
     digest_cache_destroy(&c);
 }
 
+enum { BIG = PIECE_PAGES * 2 + 3 }; /* pages: two pieces and a part of one */
+
+/* A range of pages, of one piece or several, is here when all of it is. */
+static bool is_here(struct digest_cache *c, uint32_t first, uint32_t n)
+{
+    static uint8_t got[BIG * CSD_ALIGN];
+    return digest_cache_get(c, BEGIN + first * CSD_ALIGN, n * CSD_ALIGN, got);
+}
+
+/* The cap counts pieces, not stripes; what the host scores goes, and only that. */
+static void pieces_come_and_go_by_themselves(void **state)
+{
+    (void)state;
+    const struct pool_layout layout = {
+        .n_stripes = 2, .digest_offset = BEGIN, .digest_stripe_bytes = BIG * CSD_ALIGN};
+    static uint8_t all[BIG * CSD_ALIGN];
+    struct digest_cache c;
+    assert_int_equal(digest_cache_create(&c, &layout), 0);
+    digest_cache_limit(&c, (2 * PIECE_PAGES + 2) * CSD_ALIGN);
+    digest_cache_put(&c, BEGIN, sizeof all, all);
+    assert_true(is_here(&c, 0, 2 * PIECE_PAGES));
+    assert_false(is_here(&c, 2 * PIECE_PAGES, 3)); /* it takes 3 pages */
+    assert_int_equal(c.bytes, 2 * PIECE_PAGES * CSD_ALIGN);
+    assert_int_equal(digest_cache_together(&c, BEGIN + 3 * CSD_ALIGN, sizeof all),
+                     (PIECE_PAGES - 3) * CSD_ALIGN);
+    digest_cache_pass(&c, 0, 1, PIECE_PAGES * CSD_ALIGN); /* no piece lies within */
+    assert_true(is_here(&c, 0, 2 * PIECE_PAGES));
+    digest_cache_pass(&c, 0, CSD_ALIGN, (2 * PIECE_PAGES - 1) * CSD_ALIGN); /* the second does */
+    assert_true(is_here(&c, 0, PIECE_PAGES));
+    assert_false(is_here(&c, PIECE_PAGES, 1));
+    digest_cache_put(&c, BEGIN + 2 * PIECE_PAGES * CSD_ALIGN, 3 * CSD_ALIGN, all);
+    assert_true(is_here(&c, 2 * PIECE_PAGES, 3)); /* there is room now */
+    assert_false(is_here(&c, 0, BIG));
+    digest_cache_free_stripe(&c, 0);
+    assert_int_equal(c.bytes, 0);
+    digest_cache_destroy(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_write_over_a_stripes_end_is_in_both),
+        cmocka_unit_test(pieces_come_and_go_by_themselves),
     };
     return cmocka_run_group_tests_name("digest_cache", tests, NULL, NULL);
 }

@@ -431,9 +431,9 @@ static void command_seed(void)
         uint32_t slots[3];
     } commit = {{.tag = 2, .n_slots = 3}, {0, 1, 2}};
     add_command(&seed, 1, &commit, sizeof commit.record + sizeof commit.slots);
-    *(struct record_agent_query *)(void *)query =
-        (struct record_agent_query){.query_id = 3, .block_tokens = 64, .expected = 3};
-    add_command(&seed, 0, query, sizeof(struct record_agent_query) + kv_query_bytes(&g, 0));
+    *(struct record_agent_query *)(void *)query = (struct record_agent_query){
+        .query_id = 3, .block_tokens = 64, .committed = 3, .expected = 3, .n_host_words = 1};
+    add_command(&seed, 0, query, sizeof(struct record_agent_query) + 8 + kv_query_bytes(&g, 0));
     struct {
         struct record_fetch record;
         struct fetch_item items[2];

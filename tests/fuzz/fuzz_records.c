@@ -66,7 +66,8 @@ static void follow_counts(uint32_t type, const uint8_t *payload, const struct kv
         touch(payload, sizeof(*r), (uint64_t)r->n_ranges * sizeof(struct key_range));
     } else if (type == RECORD_AGENT_QUERY) {
         const struct record_agent_query *r = (const void *)payload;
-        touch(payload, sizeof(*r), kv_query_bytes(g, r->importance));
+        touch(payload, sizeof(*r),
+              (uint64_t)r->n_host_words * sizeof(uint64_t) + kv_query_bytes(g, r->importance));
     }
 }
 

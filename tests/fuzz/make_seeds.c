@@ -261,8 +261,9 @@ static void record_of_kind(uint8_t kind)
         break;
     }
     case RECORD_AGENT_QUERY:
-        write_record(kind, &(struct record_agent_query){.block_tokens = 64},
-                     sizeof(struct record_agent_query), kv_query_bytes(g, 0));
+        write_record(kind, &(struct record_agent_query){.block_tokens = 64, .n_host_words = 2},
+                     sizeof(struct record_agent_query),
+                     2 * sizeof(uint64_t) + kv_query_bytes(g, 0));
         break;
     case RECORD_FETCH:
         write_record(kind, &(struct record_fetch){.n_entries = 2}, sizeof(struct record_fetch),

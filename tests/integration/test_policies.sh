@@ -111,6 +111,16 @@ for setting in "--beta 0.25 --placement recency" "--beta 0.25 --placement recenc
         ;;
     esac
 done
+# hillinfer's drive scores what the host has no digests of: a score has 4 bytes
+for mb in 0.12 4; do
+    run "$work/out" --policy hillinfer --alpha 0.1 --beta 0.25 --placement recency --digest-mb $mb --hot-mb 6
+    expect "hillinfer, --digest-mb $mb: hashes" "$(hashes "$work/out")" "$hillinfers"
+    scores=$(field "$work/out" .bytes.link_score)
+    case $mb in
+    4) expect "hillinfer, --digest-mb $mb: scores over the link" "$scores" 0 ;;
+    *) within "hillinfer, --digest-mb $mb: scores over the link" "$scores" $(($(cold_tokens "$prompt" 0.25) * layers * 4)) 66 76 ;;
+    esac
+done
 
 # leoam where a chunk is two pages and more; the second one's entries are whole pages too, so that flash reads nothing else. The wired
 # model, and the shape of test_follow and test_memory: their kernels are built once
@@ -184,8 +194,8 @@ expect "full in a pipeline of host-digest" "$("$bin/hillctl" generate --json --r
 "$bin/hillctl" generate --run-dir "$run_dir" -p x -n 2 --policy hillinfer >"$work/out" 2>"$work/err" && fail "hillinfer in a pipeline of host-digest"
 grep -q "start one with --policy hillinfer" "$work/err" || fail "hillinfer in a pipeline of host-digest: $(cat "$work/err")"
 down
-run_json "$work/out" -m "$model" -p x -n 2 --digest-mb 1
-expect "--digest-mb without host-digest: exit code" $? 100
-expect "--digest-mb without host-digest: the line names it" "$(grep -c -- "--digest-mb and --policy hillinfer exclude each other" "$work/out.err")" 1
+run_json "$work/out" -m "$model" -p x -n 2 --digest-mb 1 --policy h2o
+expect "--digest-mb with h2o: exit code" $? 100
+expect "--digest-mb with h2o: the line names it" "$(grep -c -- "--digest-mb and --policy h2o exclude each other" "$work/out.err")" 1
 expect_nothing_left
 finish

@@ -25,7 +25,7 @@ folders=(--run-dir "$run_dir" --state-dir "$state_dir")
 run=("${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -f "$work/prompt" -n 100 --temp 0 --ignore-eos --json)
 
 # --- what is recorded changes nothing, and each stage alone does again what it did
-for placement in recency bkp "bkp --speculate on" "bkp --speculate verify" "bkp --policy h2o" "recency --policy leoam" "bkp --policy prefetch" "bkp --policy host-digest --digest-mb 0.05"; do
+for placement in recency bkp "bkp --speculate on" "bkp --speculate verify" "bkp --policy h2o" "recency --policy leoam" "bkp --policy prefetch" "bkp --policy host-digest --digest-mb 0.05" "bkp --digest-mb 0.05"; do
     file=$work/${placement// /.}.rec
     # shellcheck disable=SC2206  # words on purpose
     how=(--placement $placement)

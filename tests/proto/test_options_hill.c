@@ -256,9 +256,12 @@ static void test_pipeline_refusals(void **state)
     assert_int_equal(parse(&p, NULL, "-m", "x", "--rows-in-flight", "3", NULL), 0);
     assert_int_equal(epoch.plan.rows_in_flight, 3);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--policy", "some", NULL), HILL_E_INVALID);
-    assert_int_equal(parse(&p, NULL, "-m", "x", "--digest-mb", "1.5", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--policy", "h2o", "--digest-mb", "1.5", NULL),
+                     HILL_E_INVALID);
     assert_int_equal(
-        parse(&p, NULL, "-m", "x", "--policy", "host-digest", "--digest-mb", "1.5", NULL), 0);
+        parse(&p, NULL, "-m", "x", "--policy", "host-digest", "--digest-mb", "1", NULL), 0);
+    assert_int_equal(epoch.plan.digest_cache_bytes, 1u << 20);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--digest-mb", "1.5", NULL), 0);
     assert_int_equal(epoch.plan.digest_cache_bytes, 3u << 19);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--csd-dram-mb", "1.5", NULL), 0);
     assert_int_equal(epoch.csd_dram_bytes, 3u << 19);

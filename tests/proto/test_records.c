@@ -94,7 +94,10 @@ static uint32_t good_record(uint32_t type, void *room)
     }
     case RECORD_AGENT_QUERY:
         ((struct record_agent_query *)room)->block_tokens = 256;
-        return 32 + 4 * 8 + 36;
+        ((struct record_agent_query *)room)->committed = 500;
+        ((struct record_agent_query *)room)->expected = 400;
+        ((struct record_agent_query *)room)->n_host_words = 2;
+        return 48 + 2 * 8 + 4 * 8 + 36;
     case RECORD_COMMIT:
         ((struct record_commit *)room)->n_slots = 9;
         return 32 + 9 * 4;
@@ -230,7 +233,9 @@ static const struct field fields[] = {
     {RECORD_SEQ_READY, FIELD(seq_ready, hot_entries), {SELECTED_HOT + 1, UINT32_MAX, END}},
     {RECORD_AGENT_QUERY, FIELD(agent_query, importance), {KV_IMPORTANCE_COUNT, UINT32_MAX, END}},
     {RECORD_AGENT_QUERY, FIELD(agent_query, block_tokens), {0, 65537, UINT32_MAX, END}},
-    {RECORD_AGENT_QUERY, FIELD(agent_query, expected), {KV_MAX_TOKENS + 1, UINT32_MAX, END}},
+    {RECORD_AGENT_QUERY, FIELD(agent_query, committed), {399, KV_MAX_TOKENS + 1, UINT32_MAX, END}},
+    {RECORD_AGENT_QUERY, FIELD(agent_query, expected), {501, UINT32_MAX, END}},
+    {RECORD_AGENT_QUERY, FIELD(agent_query, n_host_words), {1, 3, 2 + (1u << 29), UINT32_MAX, END}},
     {RECORD_COMMIT, FIELD(commit, n_slots), {0, 8, 10, 9 + (1u << 30), UINT32_MAX, END}},
     {RECORD_RELEASE, FIELD(release, n_slots), {0, 6, 8, 7 + (1u << 30), UINT32_MAX, END}},
     {RECORD_FETCH, FIELD(fetch, n_entries), {0, 3, 5, 4 + (1u << 28), UINT32_MAX, END}},
@@ -329,7 +334,7 @@ static void values_in_arrays_are_checked(void **state)
         1; /* more uploads than items, in the right size */
     assert_int_equal(check(RECORD_SELECTION, room, 32 + 8 + 2 * 16), HILL_E_PROTOCOL);
     bytes = good_record(RECORD_AGENT_QUERY, room);
-    room[32 + 4 * 8 + 32 + 3] = KV_QUERY_SHIFT_MAX + 1;
+    room[64 + 4 * 8 + 32 + 3] = KV_QUERY_SHIFT_MAX + 1;
     assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), HILL_E_PROTOCOL);
     bytes = good_record(RECORD_AGENT_QUERY, room); /* with a term for each query head */
     ((struct record_agent_query *)room)->importance = KV_IMPORTANCE_HEADS;
@@ -337,7 +342,7 @@ static void values_in_arrays_are_checked(void **state)
     memset(room + bytes, 0, 4 * (8 + 8 + 1));
     bytes += 4 * (8 + 8 + 1);
     assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), 0);
-    room[32 + 8 * 8 + 64 + 7] = KV_QUERY_SHIFT_MAX + 1;
+    room[64 + 8 * 8 + 64 + 7] = KV_QUERY_SHIFT_MAX + 1;
     assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), HILL_E_PROTOCOL);
     bytes = good_record(RECORD_FETCH, room);
     ((struct fetch_item *)(room + 32))[3].position = KV_MAX_TOKENS;

@@ -4,9 +4,9 @@
  *
  * What: hillinfer beside every policy that the coordinator accepts (oracle left out: it costs what
  * h2o costs and is no system), with the same M_0, which all of them fill, the same share of the
- * context kept on the GPU and the same alpha. Each of the others but full has its best setting,
- * found before by a sweep that is printed: what is hot, guesses, and how much of M_0 holds digests,
- * each with the others; one round each, then three of the best two. What the pipeline refuses is
+ * context kept on the GPU and the same alpha. Each but full has its best setting, found before by a
+ * sweep that is printed: what is hot, guesses, and how much of M_0 holds digests, each with the
+ * others; one round each, then three of the best two. What the pipeline refuses is
  * printed as refused. prefetch stands there with InfiniGen's 3 of 10 columns, too.
  * hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a plain SSD, with
  * the same M_0 (the drive's DRAM is extra then): by this row its bar is judged. Once it has as much
@@ -39,6 +39,7 @@
 #define FEW_COLUMNS "prefetch, 3 of 10 columns"
 #define FEW_HOOK    "HILL_TEST_FEW_COLUMNS"
 #define ONE_ROW     "hillinfer, one row in flight"
+#define NO_DIGESTS  "hillinfer, no digests in M_0"
 
 #define SETTINGS_MAX 10u
 #define FINAL_ROUNDS 3u /* of the best two settings, which one round does not tell apart */
@@ -65,6 +66,7 @@ static const struct bar {
      * was tried */
     struct setting settings[SETTINGS_MAX + 1];
 } bars[] = {
+    {"hillinfer", 0, 0, {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}},
     /* attends to everything: nothing is chosen that could be placed, guessed or cached */
     {"full", 4.21, 2, {{0}}},
     {"h2o",
@@ -88,6 +90,7 @@ static const struct bar {
       {"recency, guesses", "--placement recency --speculate on", 0}}},
     {COMPARISON_HOST_DIGEST, 1.5, 1.1, {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}}};
 #define BARS (sizeof bars / sizeof *bars)
+#define OURS 0 /* all others are rivals */
 
 static struct part {
     struct workload kv;
@@ -132,13 +135,20 @@ static struct method *add(struct part *p, struct comparison *c, const char *name
         n += snprintf(m->options + n, sizeof m->options - (size_t)n, " %s", how->options);
     if (digests > 0)
         snprintf(m->options + n, sizeof m->options - (size_t)n, " --digest-mb %.2f", digests);
-    comparison_set_dram(m, 0);
+    comparison_set_dram(m, ours ? DRAM_SHARE * cold_digest_bytes(&like) : 0);
     return m;
+}
+
+static void add_option(struct method *m, const char *option)
+{
+    size_t n = strlen(m->options);
+    snprintf(m->options + n, sizeof m->options - n, " %s", option);
 }
 
 static bool is_asked(size_t bar)
 {
-    return point_offers("policy", bars[bar].policy) && bench_is_asked("POLICIES", bars[bar].policy);
+    return point_offers("policy", bars[bar].policy) &&
+           (bar == OURS || bench_is_asked("POLICIES", bars[bar].policy));
 }
 
 static void add_sweep(struct part *p, size_t bar)
@@ -198,23 +208,26 @@ static const struct setting *best_of(const struct part *p, size_t bar)
 
 static void add_methods(struct part *p)
 {
-    static const struct setting ours = {"", "--placement bkp --speculate on", 0},
-                                four_bits = {"", "--placement bkp --speculate on --score-bits 4",
-                                             0},
-                                one_row = {"", "--placement bkp --speculate on --rows-in-flight 1",
-                                           0};
+    const struct setting best = *best_of(p, OURS);
     const struct point shape = {.kv = &p->kv, .tokens = p->kv.tokens, .rows = p->rows};
     double dram = DRAM_SHARE * cold_digest_bytes(&shape);
     struct comparison *c = &p->c;
+    struct setting how = best;
     snprintf(c->name, sizeof c->name, "%.63s x %u", p->kv.name, p->rows);
-    comparison_set_dram(add(p, c, "hillinfer", "hillinfer", &ours, 0), dram);
-    comparison_set_dram(add(p, c, "hillinfer, INT4", "hillinfer", &four_bits, 0), dram / 2);
+    add(p, c, "hillinfer", "hillinfer", &best, 0);
+    how.digests = 0;
+    if (best.digests > 0)
+        add(p, c, NO_DIGESTS, "hillinfer", &how, 0);
+    how.digests = best.digests / 2;
+    struct method *four_bits = add(p, c, "hillinfer, INT4", "hillinfer", &how, 0);
+    comparison_set_dram(four_bits, dram / 2);
+    add_option(four_bits, "--score-bits 4");
     if (p->rows > 1)
-        comparison_set_dram(add(p, c, ONE_ROW, "hillinfer", &one_row, 0), dram);
-    for (size_t b = 0; b < BARS; b++) {
+        add_option(add(p, c, ONE_ROW, "hillinfer", &best, 0), "--rows-in-flight 1");
+    for (size_t b = OURS + 1; b < BARS; b++) {
         if (!is_asked(b))
             continue;
-        struct setting how = *best_of(p, b);
+        how = *best_of(p, b);
         add(p, c, bars[b].policy, bars[b].policy, &how, 0);
         if (strcmp(bars[b].policy, "prefetch") == 0)
             add(p, c, FEW_COLUMNS, bars[b].policy, &how, 0)->point.hook = FEW_HOOK;
@@ -337,7 +350,7 @@ static void print_bars(const struct comparison *c)
     printf("\n| over | times hillinfer's step | quartiles | asked | floor | |\n"
            "|---|---:|---:|---:|---:|---|\n");
     for (uint32_t i = 1; i < c->n; i++)
-        for (size_t b = 0; b < BARS; b++)
+        for (size_t b = OURS + 1; b < BARS; b++)
             if (strcmp(c->methods[i].point.policy, bars[b].policy) == 0)
                 print_bar(&c->methods[i], &c->methods[0], &bars[b]);
 }
@@ -355,10 +368,11 @@ static void print_head(void)
         "## Policies\n\n"
         "A decode step on real KV (a text's first tokens, read once into a session that every "
         "row restores; then %u steps of all rows), under each policy: the same M_0 (a hot share "
-        "of %.1f), `--alpha %g --gpu-keep %g`. hillinfer: bkp, `--beta auto`, queries guessed a "
+        "of %.1f), `--alpha %g --gpu-keep %g`. hillinfer: `--beta auto`, queries guessed a "
         "layer ahead, and a drive with DRAM for a quarter of the cold digests (half of that "
-        "with INT4), extra to M_0. The others, on a plain SSD, have each but full the fastest of "
-        "the settings that are listed below the table. "
+        "with INT4), extra to M_0. The others are on a plain SSD. Each but full has the fastest of "
+        "the settings that are listed below the table. The row \"no digests in M_0\" differs from "
+        "the first in that alone: all cold tokens are scored by the drive. "
         "host-digest's bar is of the row with the same M_0; the one with as much DRAM in all "
         "has none. InfiniGen keeps 3 of 10 columns (of rotated weights, which are not here: "
         "`docs/policies.md` says what that does to answers), prefetch half; the time of 3 of 10 is "
