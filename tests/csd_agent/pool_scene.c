@@ -166,6 +166,11 @@ static void query_some(struct pool_scene *s, uint32_t sequence, uint32_t layer,
 
 void pool_scene_query(struct pool_scene *s, uint32_t sequence, uint32_t layer)
 {
+    query_some(s, sequence, layer, NULL, 0);
+}
+
+void pool_scene_query_part(struct pool_scene *s, uint32_t sequence, uint32_t layer)
+{
     uint64_t host[HOST_WORDS_MAX];
     query_some(s, sequence, layer, host, random_host(host));
 }

@@ -30,9 +30,10 @@ int pool_scene_write(struct pool_scene *s, uint32_t first, uint32_t n, struct co
 /* Back to written, of sequence 0, layer 0. */
 void pool_scene_release(struct pool_scene *s, uint32_t slot);
 
-/* A random query, of which the host scores a part; every score is checked, and that a wrong number
- * of them is refused. */
+/* A random query; every score is checked, and that a wrong number of them is refused. */
 void pool_scene_query(struct pool_scene *s, uint32_t sequence, uint32_t layer);
+/* The same of which the host scores a part. */
+void pool_scene_query_part(struct pool_scene *s, uint32_t sequence, uint32_t layer);
 /* All of sequence 0, layer 0: how many bytes of flash it reads. */
 uint64_t pool_scene_query_reads(struct pool_scene *s);
 /* The same: the pool's status. */

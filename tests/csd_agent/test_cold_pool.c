@@ -271,7 +271,7 @@ static void random_operations(const struct cold_pool_config *config, uint32_t n)
         else if (what < 67)
             random_release(&s, sequence, layer);
         else if (what < 80)
-            pool_scene_query(&s, sequence, layer);
+            pool_scene_query_part(&s, sequence, layer);
         else if (what < 97)
             random_fetch(&s, sequence, layer);
         else {

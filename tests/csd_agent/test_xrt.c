@@ -110,7 +110,7 @@ static void test_scores_of_a_pool_are_the_references(void **state)
         for (uint32_t stripe = 0; stripe < 3; stripe++)
             fill(&s, stripe, 300 + random_below(500));
         for (uint32_t round = 0; round < 12; round++) {
-            pool_scene_query(&s, 0, 0);
+            pool_scene_query_part(&s, 0, 0);
             uint32_t slot = random_below(300);
             if (s.m.slots[slot].state == SLOT_COMMITTED)
                 pool_scene_release(&s, slot);
