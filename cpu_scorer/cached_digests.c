@@ -8,7 +8,7 @@
 
 #define GROUPS (KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS) /* of a block */
 
-_Static_assert(KV_HOT_BLOCK_TOKENS == 64, "a block's slots are the bits of a word");
+_Static_assert(GROUPS == 4 && KV_GROUP_TOKENS == 16, "a block's slots are the bits of four words");
 
 static uint64_t frame_bytes(const struct kv_geometry *g)
 {
@@ -25,17 +25,17 @@ int cached_digests_create(struct cached_digests *c, const struct kv_geometry *g,
 {
     uint64_t index = index_bytes(n_blocks, n_lists);
     uint64_t frames = cap_bytes > index ? (cap_bytes - index) / frame_bytes(g) : 0;
-    *c = (struct cached_digests){.geometry = *g, .n_blocks = n_blocks, .n_lists = n_lists};
+    *c = (struct cached_digests){
+        .geometry = *g, .n_blocks = n_blocks, .n_lists = n_lists, .shares = shares};
     if (frames == 0 || n_blocks == 0 || n_lists == 0)
         return 0;
     c->n_frames = frames < n_blocks ? (uint32_t)frames : n_blocks;
-    c->list_frames = shares ? c->n_frames / n_lists : c->n_frames;
     c->frame_of = malloc(n_blocks * sizeof *c->frame_of);
     c->block_of = calloc(c->n_frames, sizeof *c->block_of);
     c->list_of = calloc(c->n_frames, sizeof *c->list_of);
     c->free = calloc(c->n_frames, sizeof *c->free);
     c->used = calloc(n_lists, sizeof *c->used);
-    c->here = calloc(c->n_frames, sizeof *c->here);
+    c->here = calloc((size_t)c->n_frames * GROUPS, sizeof *c->here);
     c->frames = aligned_alloc(KV_GROUP_ALIGN, (size_t)c->n_frames * GROUPS * kv_group_bytes(g));
     if (!c->frame_of || !c->block_of || !c->list_of || !c->free || !c->used || !c->here ||
         !c->frames)
@@ -67,18 +67,24 @@ uint64_t cached_digests_bytes(const struct cached_digests *c)
                : 0;
 }
 
+/* How many frames a list has at most. */
+static uint32_t frames_for(const struct cached_digests *c, uint32_t list)
+{
+    return c->shares ? c->n_frames / c->n_lists + (list < c->n_frames % c->n_lists) : c->n_frames;
+}
+
 void cached_digests_want(struct cached_digests *c, uint32_t block, uint32_t list)
 {
     if (cached_digests_has(c, block) && c->list_of[c->frame_of[block]] == list)
         return;
     cached_digests_drop(c, block); /* of a list that is over */
-    if (c->n_free == 0 || c->used[list] == c->list_frames)
+    if (c->n_free == 0 || c->used[list] >= frames_for(c, list))
         return;
     uint32_t frame = c->free[--c->n_free];
     c->frame_of[block] = frame;
     c->block_of[frame] = block;
     c->list_of[frame] = list;
-    c->here[frame] = 0;
+    memset(&c->here[(uint64_t)frame * GROUPS], 0, GROUPS * sizeof *c->here);
     c->used[list]++;
 }
 
@@ -105,24 +111,25 @@ void cached_digests_put(struct cached_digests *c, uint32_t slot, const uint8_t *
         return;
     uint32_t frame = c->frame_of[block];
     kv_digest_copy(&c->geometry, frame_at(c, frame), lane, from, index, 1);
-    c->here[frame] |= (uint64_t)1 << lane;
+    c->here[(uint64_t)frame * GROUPS + lane / KV_GROUP_TOKENS] |=
+        (uint16_t)(1u << lane % KV_GROUP_TOKENS);
 }
 
 void cached_digests_fill(struct cached_digests *c, uint32_t group, uint32_t lanes,
                          const uint8_t *from)
 {
-    uint32_t block = group / GROUPS, first = group % GROUPS * KV_GROUP_TOKENS;
+    uint32_t block = group / GROUPS;
     if (!cached_digests_has(c, block))
         return;
     uint32_t frame = c->frame_of[block];
-    uint32_t here = (uint32_t)(c->here[frame] >> first) & ((1u << KV_GROUP_TOKENS) - 1);
-    uint32_t lacking = lanes & ~here;
+    uint16_t *here = &c->here[(uint64_t)frame * GROUPS + group % GROUPS];
+    uint32_t lacking = lanes & ~(uint32_t)*here;
     uint8_t *to = frame_at(c, frame) + (uint64_t)(group % GROUPS) * kv_group_bytes(&c->geometry);
-    if (here == 0)
+    if (*here == 0)
         memcpy(to, from, kv_group_bytes(&c->geometry));
     else
         for (uint32_t lane = 0; lane < KV_GROUP_TOKENS; lane++)
             if (lacking >> lane & 1)
                 kv_digest_copy(&c->geometry, to, lane, from, lane, 1);
-    c->here[frame] |= (uint64_t)lacking << first;
+    *here |= (uint16_t)lacking;
 }

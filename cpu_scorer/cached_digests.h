@@ -8,7 +8,7 @@
  * back for being old. Which blocks of slots have a frame: the first that ask, until what owned them
  * is over. A query reads all blocks of a layer, so one that made room for another would be gone
  * again before it is read. Who calls it: evaluate_digest.c, evaluate_host.c. Concurrency: the data
- * thread; `fill` by a query's threads, each for blocks of its own. Failure: a block without a frame
+ * thread; `fill` by a query's threads, each for groups of its own. Failure: a block without a frame
  * is the drive's.
  */
 #pragma once
@@ -23,15 +23,16 @@
 
 struct cached_digests {
     struct kv_geometry geometry;
-    uint32_t n_blocks;             /* of 64 slots, of the cold pool */
-    uint32_t n_lists, list_frames; /* a (sequence, layer) has so many frames at most */
+    uint32_t n_blocks; /* of 64 slots, of the cold pool */
+    uint32_t n_lists;
+    bool shares; /* each list has an equal part of the frames */
     uint32_t n_frames, n_free;
     uint32_t *frame_of; /* [n_blocks] CACHED_NONE: none */
     uint32_t *block_of; /* [n_frames] */
     uint32_t *list_of;  /* [n_frames] whose it is */
     uint32_t *free;     /* [n_frames] the last is given first */
     uint32_t *used;     /* [n_lists] frames */
-    uint64_t *here;     /* [n_frames] bits: slots */
+    uint16_t *here;     /* [n_frames][4] bits: slots of each group, which has one writer */
     uint8_t *frames;    /* [n_frames][4][kv_group_bytes] */
 };
 
@@ -62,7 +63,10 @@ static inline bool cached_digests_has(const struct cached_digests *c, uint32_t b
 /* Which slots of a block are here, as bits. */
 static inline uint64_t cached_digests_here(const struct cached_digests *c, uint32_t block)
 {
-    return cached_digests_has(c, block) ? c->here[c->frame_of[block]] : 0;
+    if (!cached_digests_has(c, block))
+        return 0;
+    const uint16_t *here = &c->here[c->frame_of[block] * (uint64_t)4];
+    return here[0] | (uint64_t)here[1] << 16 | (uint64_t)here[2] << 32 | (uint64_t)here[3] << 48;
 }
 
 /* The digests of a block that has a frame. */

@@ -61,7 +61,7 @@ struct scorer_config {
     uint32_t importance; /* enum kv_importance: of the queries by which speeds are measured */
     const struct kv_mass_ops *mass; /* of a policy that evaluates FP16 keys */
     uint32_t key_window_bytes;      /* the same, and of host-digest */
-    uint64_t digest_cache_bytes;    /* host-digest: of cold digests in memory, at most */
+    uint64_t digest_cache_bytes;    /* of cold digests in memory, at most */
     bool keeps;  /* what running sequences have is noted, so that a later epoch can take them up */
     bool adopts; /* the hot pool may be an earlier epoch's */
     int64_t agent_deadline_ns; /* for any answer of the agent (and of the GPU worker's draining) */

@@ -39,7 +39,6 @@ static void let_go(struct digest_cache *c, struct cached_piece *p)
     free(p->pages);
     *p = (struct cached_piece){.asked = p->asked};
     c->bytes -= piece_bytes(c, (uint64_t)(p - c->pieces) % c->of_stripe);
-    c->full = false;
 }
 
 void digest_cache_destroy(struct digest_cache *c)
@@ -65,7 +64,6 @@ static struct cached_piece *oldest(const struct digest_cache *c)
 void digest_cache_limit(struct digest_cache *c, uint64_t cap_bytes)
 {
     c->cap_bytes = cap_bytes;
-    c->full = false;
     while (c->bytes > c->cap_bytes)
         let_go(c, oldest(c));
 }
@@ -86,7 +84,6 @@ void digest_cache_pass(struct digest_cache *c, uint32_t stripe, uint64_t first, 
 void digest_cache_turn(struct digest_cache *c)
 {
     c->query++;
-    c->full = false;
 }
 
 /* Room for a piece that is not here. */
@@ -94,14 +91,12 @@ static bool take_in(struct digest_cache *c, struct cached_piece *p)
 {
     uint64_t idle = (uint64_t)c->layout.n_stripes * QUERIES_IDLE;
     uint64_t bytes = piece_bytes(c, (uint64_t)(p - c->pieces) % c->of_stripe);
-    if (c->full)
-        return false; /* none gets idle before the next query */
     while (c->bytes + bytes > c->cap_bytes) {
-        struct cached_piece *old = oldest(c);
-        if (!old || c->query - old->asked <= idle) {
-            c->full = true;
+        struct cached_piece *old = c->query > c->none_idle ? oldest(c) : NULL;
+        if (old && c->query - old->asked <= idle) /* all others were asked for later */
+            c->none_idle = old->asked + idle;
+        if (!old || c->query <= c->none_idle)
             return false;
-        }
         let_go(c, old);
     }
     p->pages = aligned_alloc(CSD_ALIGN, bytes);

@@ -28,7 +28,7 @@ struct digest_cache {
     struct pool_layout layout;
     uint64_t cap_bytes, bytes;
     uint64_t query;              /* their number so far */
-    bool full;                   /* this query has found the cap reached and no piece idle */
+    uint64_t none_idle;          /* up to this query no piece is idle: there is none to look for */
     uint32_t of_stripe;          /* pieces */
     struct cached_piece *pieces; /* [n_stripes][of_stripe] */
 };

@@ -100,7 +100,8 @@ static uint64_t record_bytes_max(const struct layout_input *in, enum layout_ring
                    (uint64_t)(sizeof(struct selected_item) + sizeof(struct selected_upload));
     case RING_COMMAND:
         return larger(
-            sizeof(struct record_agent_query) + (uint64_t)kv_query_bytes_max(g),
+            sizeof(struct record_agent_query) + RECORD_HOST_WORDS_MAX * sizeof(uint64_t) +
+                kv_query_bytes_max(g),
             larger(sizeof(struct record_fetch) + LAYOUT_FETCH_ITEMS_MAX * sizeof(struct fetch_item),
                    sizeof(struct record_commit) + LAYOUT_COMMIT_SLOTS_MAX * sizeof(uint32_t)));
     case RING_BACKGROUND:

@@ -37,9 +37,12 @@ mkfifo "$work/pipe"
 expect_one_line "trace into a pipe without a reader" 111 "$bin/hillctl" trace "$work/pipe" --run-dir "$run_dir"
 "$bin/hillctl" trace /dev/stdout --seconds 0.3 --run-dir "$run_dir" 2>"$work/err" | cat >"$work/piped.json"
 check "a trace through a pipe" "$work/piped.json" '.otherData.answers_missing == 0'
-cat "$work/pipe" >"$work/piped.json" &
+exec {both}<>"$work/pipe" # so that neither end waits for the other; the whole trace fits the pipe
+exec {reader}<"$work/pipe"
+exec {both}>&-
 "$bin/hillctl" trace "$work/pipe" --seconds 0.3 --run-dir "$run_dir" 2>"$work/err" || fail "trace into a pipe: $(cat "$work/err")"
-wait $!
+cat <&"$reader" >"$work/piped.json"
+exec {reader}<&-
 check "a pipe stays one" "$work/piped.json" '.otherData.answers_missing == 0'
 check "idle: nobody is missing" "$work/idle.json" '.otherData | .answers_missing == 0 and (.processes | length == 3)'
 
