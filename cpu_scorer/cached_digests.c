@@ -31,14 +31,12 @@ int cached_digests_create(struct cached_digests *c, const struct kv_geometry *g,
         return 0;
     c->n_frames = frames < n_blocks ? (uint32_t)frames : n_blocks;
     c->frame_of = malloc(n_blocks * sizeof *c->frame_of);
-    c->block_of = calloc(c->n_frames, sizeof *c->block_of);
     c->list_of = calloc(c->n_frames, sizeof *c->list_of);
     c->free = calloc(c->n_frames, sizeof *c->free);
     c->used = calloc(n_lists, sizeof *c->used);
     c->here = calloc((size_t)c->n_frames * GROUPS, sizeof *c->here);
     c->frames = aligned_alloc(KV_GROUP_ALIGN, (size_t)c->n_frames * GROUPS * kv_group_bytes(g));
-    if (!c->frame_of || !c->block_of || !c->list_of || !c->free || !c->used || !c->here ||
-        !c->frames)
+    if (!c->frame_of || !c->list_of || !c->free || !c->used || !c->here || !c->frames)
         return HILL_E_NOMEM;
     memset(c->frame_of, 0xff, n_blocks * sizeof *c->frame_of);
     while (c->n_free < c->n_frames) { /* given in order, so that blocks lie behind one another */
@@ -51,7 +49,6 @@ int cached_digests_create(struct cached_digests *c, const struct kv_geometry *g,
 void cached_digests_destroy(struct cached_digests *c)
 {
     free(c->frame_of);
-    free(c->block_of);
     free(c->list_of);
     free(c->free);
     free(c->used);
@@ -82,7 +79,6 @@ void cached_digests_want(struct cached_digests *c, uint32_t block, uint32_t list
         return;
     uint32_t frame = c->free[--c->n_free];
     c->frame_of[block] = frame;
-    c->block_of[frame] = block;
     c->list_of[frame] = list;
     memset(&c->here[(uint64_t)frame * GROUPS], 0, GROUPS * sizeof *c->here);
     c->used[list]++;

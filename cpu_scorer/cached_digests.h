@@ -28,7 +28,6 @@ struct cached_digests {
     bool shares; /* each list has an equal part of the frames */
     uint32_t n_frames, n_free;
     uint32_t *frame_of; /* [n_blocks] CACHED_NONE: none */
-    uint32_t *block_of; /* [n_frames] */
     uint32_t *list_of;  /* [n_frames] whose it is */
     uint32_t *free;     /* [n_frames] the last is given first */
     uint32_t *used;     /* [n_lists] frames */

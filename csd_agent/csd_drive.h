@@ -75,7 +75,7 @@ void csd_drive_seal(struct csd_drive *drive, uint64_t offset, uint64_t bytes,
 void csd_drive_limit_dram(struct csd_drive *drive, uint64_t bytes);
 /* Its digests are nobody's any more: their DRAM is free for others. */
 void csd_drive_free_stripe(struct csd_drive *drive, uint32_t stripe);
-/* The host scores these slots, from the first of a group on: so do they. */
+/* The host scores these slots, from the first of a group on: their DRAM is free for others, too. */
 void csd_drive_pass(struct csd_drive *drive, uint32_t stripe, uint32_t first_slot,
                     uint32_t n_slots);
 /* What it runs on, for people. */

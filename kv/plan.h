@@ -94,7 +94,7 @@ uint64_t kv_plan_state_bytes(const struct kv_geometry *g, uint32_t policy, uint3
  * 64 slots of the cold pool, each (sequence, layer), and each block that it holds. */
 #define KV_CACHED_BLOCK_BYTES 4u
 #define KV_CACHED_LIST_BYTES  4u
-#define KV_CACHED_FRAME_BYTES 20u
+#define KV_CACHED_FRAME_BYTES 16u
 /* What the cache may take of M_0: as asked, at most what all cold digests take; 0 with a policy
  * that scores no digests. */
 uint64_t kv_plan_digest_cache(const struct kv_plan_input *in);

@@ -283,7 +283,7 @@ struct record_agent_query {
     uint32_t importance;
     uint32_t block_tokens; /* n: slots framed by one Score Block */
     uint32_t committed;    /* slots of (sequence, layer): a cross-check */
-    uint32_t expected;     /* of them, those that are to be scored: another one */
+    uint32_t expected;     /* of them, those that the drive is to score: a cross-check */
     uint32_t n_host_words;
     uint32_t reserved[2];
     /* then uint64 host[n_host_words]: bit i % 64 of word i / 64 is of the i-th 64 slots of
