@@ -130,15 +130,28 @@ static int step_await(struct queries *qs, struct query *q)
     int rc = kv_selector_begin(q->selector, &s->settings, q->n_tokens);
     if (rc)
         return rc;
-    bool evaluated = query_is_evaluated(qs->core, q);
-    enter(qs, q, evaluated ? QUERY_SCORE : QUERY_SELECT);
-    if (evaluated)
-        qs->evaluator->ops->begin(qs->evaluator, q);
+    enter(qs, q, query_is_evaluated(qs->core, q) ? QUERY_SCORE : QUERY_SELECT);
     return 1;
+}
+
+/* Has the evaluator as many rows as it takes? */
+static bool evaluator_is_taken(const struct queries *qs)
+{
+    uint32_t most = qs->evaluator->ops->rows ? qs->evaluator->ops->rows : 1, n = 0;
+    for (uint32_t i = 0; i < qs->core->config.rows; i++)
+        n += qs->rows[i].phase == QUERY_SCORE && qs->rows[i].begun;
+    return n >= most;
 }
 
 static int step_score(struct queries *qs, struct query *q)
 {
+    if (!q->begun) {
+        enter(qs, q, QUERY_SCORE); /* what it waits for has a deadline of its own */
+        if (evaluator_is_taken(qs))
+            return 0;
+        q->begun = true;
+        qs->evaluator->ops->begin(qs->evaluator, q);
+    }
     int rc = qs->evaluator->ops->step(qs->evaluator, q);
     if (rc != EVALUATOR_DONE)
         return rc == EVALUATOR_WORKS ? 1 : rc;
@@ -455,7 +468,7 @@ static int fail_query(struct queries *qs, struct query *q, int rc)
     if (!q->status)
         enter(qs, q, q->phase);
     q->status = rc;
-    if (q->phase == QUERY_SCORE &&
+    if (q->phase == QUERY_SCORE && q->begun &&
         qs->evaluator->ops->settle(qs->evaluator, q) == EVALUATOR_WAITS &&
         clock_now_ns() < q->deadline_ns)
         return 0;
@@ -497,7 +510,7 @@ static void begin(struct queries *qs, struct query *q, const struct record_heade
     q->request_id = request_id;
     q->sequence = &qs->core->sequences[header->sequence];
     q->status = 0;
-    q->drive_is_left = false;
+    q->begun = q->drive_is_left = false;
     q->due_ns = q->gather_began_ns = 0;
     answer_begin(&q->answer);
     enter(qs, q, QUERY_AWAIT);

@@ -3,7 +3,7 @@
  *
  *     AWAIT   its N tokens are placed, what of them goes cold at once is committed, and (h2o) the
  *             prompt's sums of attention have come
- *     SCORE   the sequence's evaluator gives every token a score
+ *     SCORE   when its turn has come, the evaluator gives every token a score
  *     SELECT  the budgeted tokens, hashed
  *     PLAN    GPU slots; what is to be brought
  *     GATHER  staging slots; what is not in staging is fetched and copied
@@ -50,6 +50,7 @@ struct query {
     struct sequence *sequence;
     struct kv_selector *selector;
     struct answer answer;
+    bool begun;          /* in SCORE: the evaluator has it */
     bool drive_is_left;  /* in SCORE: this host's part is done */
     int status;          /* negative: what the answer says */
     int64_t deadline_ns; /* of its phase */

@@ -90,7 +90,8 @@ static bool may_overlap(uint32_t kind)
 }
 
 /* May it be worked at beside those in flight? It is of their layer, of another sequence, and waits
- * for nothing; and the evaluator is free. */
+ * for nothing. How far the scoring of those is does not count: threads have a part in that, and a
+ * replay is to take the same. */
 static bool goes_along(const struct queries *qs, const struct record_query *r)
 {
     const struct core *c = qs->core;
@@ -98,8 +99,7 @@ static bool goes_along(const struct queries *qs, const struct record_query *r)
     for (uint32_t i = 0; i < qs->n; i++) {
         const struct query *q = row_at(qs, i);
         if (q->what != QUERY_SELECTS || !may_overlap(q->kind) ||
-            q->header.layer != r->header.layer || q->header.sequence == r->header.sequence ||
-            (qs->evaluator->ops->rows <= 1 && q->phase <= QUERY_SCORE))
+            q->header.layer != r->header.layer || q->header.sequence == r->header.sequence)
             return false;
     }
     return may_overlap(r->kind) && s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id &&

@@ -10,10 +10,9 @@ enum { ROWS = 4, STEPS = 12 + TEST_ROUNDS(8) };
 static const uint32_t prompts[ROWS] = {600, 300, 340, 280};
 
 /* A layer of a step: all queries are shown at once, each row's new token before or after. */
-static int decode_layer(struct rig *r, struct rig_request *q[ROWS], uint32_t layer, int status[])
+static void ask_layer(struct rig *r, struct rig_request *q[ROWS], uint32_t layer,
+                      struct rig_question asked[ROWS])
 {
-    struct rig_question asked[ROWS];
-    int first = 0;
     for (uint32_t i = 0; i < ROWS; i++) {
         gpu_finish_reading(q[i]);
         gpu_fill_question(q[i], layer, q[i]->n, QUERY_EXACT, &asked[i]);
@@ -28,11 +27,25 @@ static int decode_layer(struct rig *r, struct rig_request *q[ROWS], uint32_t lay
     for (uint32_t i = 0; i < ROWS; i++)
         if (q[i]->appended[layer] == q[i]->n)
             gpu_append(q[i], layer, 1);
-    for (uint32_t i = 0; i < ROWS; i++) { /* answers come in the order of the questions */
+}
+
+/* Answers come in the order of the questions. Returns the first status that is not 0. */
+static int take_answers(struct rig_request *q[ROWS], uint32_t layer,
+                        const struct rig_question asked[ROWS], int status[ROWS])
+{
+    int first = 0;
+    for (uint32_t i = 0; i < ROWS; i++) {
         status[i] = gpu_answer(q[i], layer, q[i]->n, &asked[i]);
         first = first ? first : status[i];
     }
     return first;
+}
+
+static int decode_layer(struct rig *r, struct rig_request *q[ROWS], uint32_t layer, int status[])
+{
+    struct rig_question asked[ROWS];
+    ask_layer(r, q, layer, asked);
+    return take_answers(q, layer, asked, status);
 }
 
 static int decode(struct rig *r, struct rig_request *q[ROWS])
@@ -373,22 +386,54 @@ static void test_a_fetch_without_room_is_a_timeout(void **unused)
     rig_stop(r);
 }
 
-/* An agent that answers nothing: every row in flight is answered, and those behind them. */
+/* Queries that the scorer has seen first. */
+static _Atomic uint32_t n_seen;
+
+static uint32_t at_queries(void *context, enum shm_ring_moment moment, uint32_t type,
+                           const void *payload, uint32_t bytes)
+{
+    if (moment == SHM_RING_PEEKED && type == RECORD_QUERY)
+        atomic_fetch_add(&n_seen, 1);
+    return rig_tap(context, moment, type, payload, bytes);
+}
+
+/* An agent that answers nothing: every row in flight is answered, and those behind them. All of
+ * them are in flight at once, whatever their policy: which are taken together does not depend on
+ * how far the scoring is, which threads have a part in and a recording does not show. */
 static void test_a_silent_agent_fails_all_rows(void **unused)
 {
-    struct rig_options o = {.csd = true, .beta = 0.25, .rows = 3, .agent_deadline_ms = RIG_SOON};
-    struct rig_request *q[ROWS];
-    int status[ROWS];
+    static const uint32_t policies[] = {KV_POLICY_HILLINFER, KV_POLICY_LEOAM};
+    struct shm_ring_tap taps[RING_COUNT];
     (void)unused;
-    struct rig *r = begin(o, &usual, q);
-    atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
-    decode_layer(r, q, 0, status);
-    for (uint32_t row = 0; row < ROWS; row++)
-        assert_int_equal(status[row], HILL_E_TIMEOUT);
-    for (uint32_t row = 0; row < ROWS; row++)
-        gpu_free(q[row]);
-    atomic_store_explicit(&r->agent->silent, false, memory_order_relaxed);
-    rig_stop(r);
+    for (int ring = 0; ring < RING_COUNT; ring++)
+        taps[ring] = (struct shm_ring_tap){NULL, ring == RING_QUERY ? at_queries : rig_tap};
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+        struct kv_selection_settings how = usual;
+        struct rig_options o = {.csd = true,
+                                .beta = 0.25,
+                                .policy = policies[i],
+                                .rows = ROWS,
+                                .taps = taps,
+                                .agent_deadline_ms = RIG_SOON};
+        struct rig_request *q[ROWS];
+        struct rig_question asked[ROWS];
+        int status[ROWS];
+        how.policy = policies[i];
+        struct rig *r = begin(o, &how, q);
+        append_all(r, q);
+        atomic_store_explicit(&r->agent->silent, true, memory_order_relaxed);
+        atomic_store(&n_seen, 0);
+        ask_layer(r, q, 0, asked);
+        rig_settle(r);
+        assert_int_equal(atomic_load(&n_seen), ROWS);
+        take_answers(q, 0, asked, status);
+        for (uint32_t row = 0; row < ROWS; row++)
+            assert_int_equal(status[row], HILL_E_TIMEOUT);
+        for (uint32_t row = 0; row < ROWS; row++)
+            gpu_free(q[row]);
+        atomic_store_explicit(&r->agent->silent, false, memory_order_relaxed);
+        rig_stop(r);
+    }
 }
 
 int main(void)
