@@ -148,12 +148,18 @@ static bool direct_refused(int fd)
     return refused;
 }
 
+/* A drive that is not there: root could make a file of its name, in memory. */
+static bool names_a_device(const char *path)
+{
+    return strncmp(path, "/dev/", 5) == 0 && strncmp(path, "/dev/shm/", 9) != 0;
+}
+
 /* open, remembering whether the file is new. */
 static int open_or_create(struct file_io *io, const char *path, int flags, bool create)
 {
     int fd = open(path, flags);
 
-    if (fd >= 0 || errno != ENOENT || !create)
+    if (fd >= 0 || errno != ENOENT || !create || names_a_device(path))
         return fd;
     fd = open(path, flags | O_CREAT | O_EXCL, 0600);
     if (fd >= 0 && !io->created)

@@ -34,10 +34,10 @@ struct file_io;
  * to refuse the rest (sockets, opening files) as long as the ring exists. */
 void file_io_prepare(void);
 
-/* Open (create: when there is none) and lock. HILL_E_BUSY when another process holds the lock for
- * 2 s (transfers of a process that was killed hold it until the drive has answered them),
- * HILL_E_INVALID for what is neither a regular file nor a block device. A file that was created and
- * stays empty is removed by file_io_close. */
+/* Open (create: when there is none, but no device in /dev) and lock. HILL_E_BUSY when another
+ * process holds the lock for 2 s (transfers of a process that was killed hold it until the drive
+ * has answered them), HILL_E_INVALID for what is neither a regular file nor a block device. A file
+ * that was created and stays empty is removed by file_io_close. */
 int file_io_open(struct file_io **out, const char *path, const struct csd_options *options,
                  struct hill_why *why);
 /* NULL allowed. */

@@ -376,6 +376,19 @@ static void test_a_file_that_may_not_be_opened_is_said(void **state)
     assert_non_null(strstr(why.text, pool_path()));
 }
 
+/* A drive that was pulled out, or misspelt: root could make a file of that name. */
+static void test_no_file_is_made_in_the_place_of_a_device(void **state)
+{
+    struct csd_options options = {.create = true};
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    (void)state;
+    assert_int_equal(file_io_open(&io, "/dev/hill-no-such-drive", &options, &why), HILL_E_IO);
+    assert_non_null(strstr(why.text, strerror(ENOENT)));
+    assert_int_equal(access("/dev/hill-no-such-drive", F_OK), -1);
+}
+
 static void test_a_file_has_one_user(void **state)
 {
     struct csd_options options = {.create = true};
@@ -557,6 +570,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_go_on_beside_each_other),
         cmocka_unit_test(a_failed_job_spoils_no_other),
+        cmocka_unit_test(test_no_file_is_made_in_the_place_of_a_device),
         cmocka_unit_test_setup_teardown(a_confined_process_has_the_ring_it_made_before, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_as_the_machine_can, make_folder,
