@@ -48,7 +48,7 @@ FLAGS_faults  := -O1 -g1 -fno-omit-frame-pointer -DHILL_FAULTS
 FLAGS_tsan    := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
 # by tests/fuzz/run with clang, whose own warnings are not a reason not to fuzz
 FLAGS_fuzz    := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
-                 -fno-sanitize-recover=undefined -Wno-error
+                 -fno-sanitize-recover=undefined -Wno-error -Werror=implicit-function-declaration
 # the sum of a floating-point reduction must not depend on the compiler's mood: no contraction
 override CFLAGS += -std=c11 -D_GNU_SOURCE $(WARNINGS) $(FLAGS_$(CONFIG)) -ffp-contract=off -pthread \
           -DHILL_VERSION='"$(VERSION)"' -DCL_TARGET_OPENCL_VERSION=120

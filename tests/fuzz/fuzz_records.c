@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "kv/group.h"
+#include "kv/score.h"
 #include "proto/records.h"
 #include "tests/fuzz/record_types.h"
 
