@@ -10,6 +10,7 @@ export HILL_BIN_DIR
 action=${FAULT_ACTION:-kill}
 export HILL_FAULT_FILE # where the processes look for a spec: set by each walk
 head -c 700 "$text" >"$work/prompt"
+requests_last 4
 options=(-m "$PWD/models/hill-ref.gguf" -c 1024 --budget 64 --hot-mb 4 --cold-mb 16 --beta 0.5 -t 1)
 ask=(-f "$work/prompt" -n 56 --temp 0 --ignore-eos --json)
 ask_long=("${ask[@]/#56/300}")

@@ -25,6 +25,14 @@ held() {
     stat -c ' %s %b' "${pools[@]}"
 }
 
+# Twice the same: the descriptor of the last client's connection is closed by another thread.
+settled() {
+    before=$(held)
+    sleep 0.2
+    as_before
+}
+as_before() { [ "$(held)" = "$before" ]; }
+
 # Which drive comes and goes next.
 choose() {
     url=() agent=csd_agent
@@ -181,7 +189,7 @@ setting() { # MODEL wide|tight|several
     ask 1 >"$work/wanted1" || fail "$1, $2: undisturbed: $(cat "$work/err1")"
     wait
     expect "$1, $2: undisturbed answers" "$(cut -c1 "$work"/wanted? | tr '\n' ' ')" "0 0 "
-    before=$(held)
+    wait_for 10 settled || fail "$1, $2: descriptors come and go: $before"
     rm -f "$work/stop" "$work"/answers?
     for i in 0 1; do keep_asking "$i" & done
     n_detached=0 n_drained=0 n_plain=0 n_killed=0
@@ -198,6 +206,7 @@ setting() { # MODEL wide|tight|several
         grep -vxFf "$work/wanted$i" "$work/answers$i" | sed 's/\(.\{200\}\).*\(.\{200\}\)/\1 ... \2/'
     done
     [ "$answers" -gt 1 ] || fail "$1, $2: too few answers: $answers"
+    wait_for 10 as_before
     expect "$1, $2: descriptors, segments, bytes of the pool" "$(held)" "$before"
     echo "$cycles cycles in $took s: $n_detached detached ($n_drained while requests decoded, $n_plain of them kept their rest on the drive), $n_killed killed; $answers answers; $(status | jq -c '[.workers[].rss_bytes / 1048576 | floor]') MiB resident"
     [ "$n_drained" -gt 0 ] || fail "$1, $2: nothing was detached in mid-decode"

@@ -71,10 +71,10 @@ down || fail "down"
 up "${options[@]}" "${never[@]}" || fail "up"
 
 # --- a death in its answer, and one before its first token, for which a modelled drive waits
-generate "$work/long.whole" -f "$work/key" -n 150 || fail "a long answer: $(cat "$work/long.whole.err")"
+generate "$work/long.whole" -f "$work/key" -n 400 || fail "a long answer: $(cat "$work/long.whole.err")"
 same "a long answer begins as a short one" "$(tokens "$work/long.whole")" "$(tokens "$work/half")"
 for worker in gpu_worker cpu_scorer; do
-    generate "$work/long" -f "$work/key" -n 150 &
+    generate "$work/long" -f "$work/key" -n 400 &
     pid=$!
     wait_for 30 decoding 1 3 || fail "nothing decodes"
     kill_worker $worker
@@ -82,7 +82,7 @@ for worker in gpu_worker cpu_scorer; do
     same "$worker killed: answer" "$(answer "$work/long")" "$(answer "$work/long.whole")"
     expect "$worker killed: it went on" "$(field "$work/long" '"\(.prefix.attention) \(.prefix.away_tokens) \(.recovery.recoveries)"')" "select 512 1"
 done
-generate "$work/long" -f "$work/key" -n 150 &
+generate "$work/long" -f "$work/key" -n 400 &
 pid=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"
 kill -KILL "$(coordinator_pid)"
@@ -98,7 +98,7 @@ wait $pid || fail "killed before its first token: $(cat "$work/out.err")"
 same "killed before its first token: answer" "$(answer "$work/out")" "$(answer "$work/half")"
 
 # --- a session of it: taken when it is over, by reading the rest; not in its middle
-generate "$work/long" -f "$work/key" -n 150 &
+generate "$work/long" -f "$work/key" -n 400 &
 pid=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"
 hillctl save "$(status | jq '.requests[0].request')" "$work/no.session" >"$work/out" 2>&1
@@ -133,7 +133,7 @@ expect "what was to stay is gone: prefix" "$(prefix "$work/out")" "select 512 $n
 same "what was to stay is gone: answer" "$(answer "$work/out")" "$(answer "$work/half")"
 
 # --- to be saved before it has begun: refused once it is known what stays away
-hillctl csd-model flash=0.001 >/dev/null || fail "a slow drive"
+hillctl csd-model flash=0.0002 >/dev/null || fail "a slow drive"
 generate "$work/out" -f "$work/key" &
 before=$!
 asked $before
@@ -141,7 +141,8 @@ generate "$work/late" -f "$work/key" &
 pid=$!
 asked $pid
 wait_for 30 status_is '.requests | length == 2' || fail "two requests"
-hillctl save "$(status | jq '[.requests[].request] | max')" "$work/no.session" >"$work/saved" 2>&1 &
+id=$(status | jq '[.requests[].request] | max')
+hillctl save "$id" "$work/no.session" >"$work/saved" 2>&1 &
 saver=$!
 asked $saver
 hillctl csd-model off >/dev/null || fail "no slow drive"

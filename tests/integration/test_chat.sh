@@ -65,6 +65,7 @@ $second
 $third"
 # ---- ten turns: each computes what is new in it, also when everything has ended in between, or one of its processes has died ----
 down
+requests_last 5
 chat_up() {
     HILL_LOG_LEVEL=info up -m "$model" -c 1024 --policy full --prefix-dir "$work/store" --prefix-mb 200 || fail "up with a store"
 }

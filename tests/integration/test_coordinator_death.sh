@@ -4,14 +4,15 @@
 # do not come back; nobody who starts a coordinator again; a worker that is not waited for.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last 5
+requests_last 8
+export HILL_HANG_MS=2000 # some hang on purpose
 unset HILL_NO_PREFIX_CACHE # as it is by default: what finished requests have left is used
 
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
     -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 for n in 1 2 3; do head -c $((900 + 100 * n)) "$text" >"$work/prompt.$n"; done
 head -c 6000 "$text" >"$work/prompt.long"
-options=(-m "$work/model.gguf" -c 16384 --alpha 0.1 --beta 0.25 -np 2)
+options=(-m "$work/model.gguf" -c 16384 --alpha 0.1 --beta 0.25 -np 2 -b 128)
 common=(--ignore-eos --json --run-dir "$run_dir")
 # each kind of request: 1 decodes for long, 2 samples, 3 is scored, long has a prompt to be killed in
 declare -A asks=(
@@ -156,8 +157,8 @@ expect "another model" "$(drives)" "[true,\"file:$work/other.pool\",8]"
 rm -f "$work/err.1"
 ask 1 & first=$!
 wait_for 30 decoding 1 5 || fail "no token"
+mv "$work/other.pool" "$work/away.pool" && mkdir "$work/other.pool" # before the next agent looks
 kill_coordinator
-mv "$work/other.pool" "$work/away.pool" && mkdir "$work/other.pool"
 wait_for 30 status_is '.workers.csd_agent.restarts > 0' || fail "nobody tries the drive again: $(cat "$state_dir/hillinfer.log")"
 rmdir "$work/other.pool" && mv "$work/away.pool" "$work/other.pool"
 check "a drive that cannot be opened at first" 1 $first 4

@@ -4,7 +4,6 @@
 # elsewhere stays. What makes no sense is one line.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 requests_last 20
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"

@@ -53,7 +53,7 @@ rm -r "$work/other.results.pipeline"
 
 # --- kill -9 in the middle: its pipeline ends by itself, the same command goes on
 many=("$work/many.jsonl" -m "$work/wired.gguf" -o "$work/many.results" --policy hillinfer --alpha 0.1 --budget -)
-"$eval_program" "${many[@]}" >/dev/null 2>&1 &
+HILL_TEST_TURN_MS=5 "$eval_program" "${many[@]}" >/dev/null 2>&1 &
 killed=$!
 has_some() { [ -f "$work/many.results" ] && [ "$(wc -l <"$work/many.results")" -ge 5 ]; }
 wait_for 60 has_some || fail "no results within 60 s"
@@ -70,7 +70,7 @@ if wait_for 20 nothing_left; then pass "nothing is left"; else fail "left: $(lef
 
 # --- Ctrl-C
 rm "$work/many.results"
-"$eval_program" "${many[@]}" >/dev/null 2>"$work/err" &
+HILL_TEST_TURN_MS=5 "$eval_program" "${many[@]}" >/dev/null 2>"$work/err" &
 interrupted=$!
 wait_for 60 has_some || fail "no results within 60 s"
 kill -TERM "$interrupted"

@@ -70,7 +70,7 @@ expect "it says when to come again" "$(grep -ci '^retry-after: 1' "$work/head")"
 
 # ---- serve: a pipeline, and a gateway that it takes along ----
 "$hillinfer" serve --detach --host "unix:$work/http.sock" --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/wired.gguf" \
-    -c 16384 -np 2 --hang-ms 1000 --log-level debug 2>"$work/up.err" || {
+    -c 16384 -np 2 --log-level debug 2>"$work/up.err" || {
     fail "serve: $(cat "$work/up.err")"
     finish
 }

@@ -3,7 +3,6 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 requests_last 10
-export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 
 small_model "$work/model.gguf"
 head -c 2500 "$text" >"$work/prompt"
@@ -85,7 +84,8 @@ some_digests() { # the agent meets all of them at once
     local at
     signal_worker STOP csd_agent
     # in ten pages, another token's in each: some of them have moved up, and what is left of those counts no more
-    for at in $(seq 262244 4136 299468); do printf '\245' | dd of="$pool" bs=1 seek="$at" conv=notrunc,fsync status=none; done
+    for at in $(seq 262244 4136 299468); do printf '\245' | dd of="$pool" bs=1 seek="$at" conv=notrunc status=none; done
+    sync "$pool"
     signal_worker CONT csd_agent
 }
 digests() { dd if=/dev/urandom of="$pool" bs=64K seek=4 count=4 conv=notrunc,fsync status=none; }

@@ -3,7 +3,6 @@
 # than slots, and requests that have no room beside one another change nothing for the others.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 requests_last 5
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
@@ -80,6 +79,7 @@ all_equal "-np 1, three at once" 0 1 2
 down || fail "down"
 
 # --- eight at once
+requests_last 12 # so that eight clients have come before the first is answered
 up "${options[@]}" -np 8 --log-level debug || fail "up -np 8"
 for i in 0 1 2 3 4 5 6 7; do
     ask "$i" "$work/out$i" || fail "alone on -np 8: $i: $(cat "$work/out$i.err")"
@@ -132,6 +132,7 @@ for copy in "" 1; do
         down || fail "down"
     done
 done
+requests_last 12 # so that eight clients have come before the first is answered
 up "${options[@]}" -np 8 --log-level debug || fail "up -np 8"
 
 # --- more than eight wait and are served in the order in which they came

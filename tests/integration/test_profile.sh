@@ -28,7 +28,7 @@ expect "auto: four rates" "$(field "$work/auto" '.profile | [.f_c, .f_s, .B_c, .
 expect "auto: their spreads" "$(field "$work/auto" '.profile.spread | [.f_c, .f_s, .B_c, .B_s] | all(type == "number" and . >= 0)')" true
 jq .profile "$work/auto" >"$work/profile"
 expect "auto: measured now" "$(field "$work/profile" .cached)" false
-expect "auto: within a second" "$(field "$work/profile" '.took_ms < 1000')" true
+expect "auto: soon" "$(field "$work/profile" '.took_ms < 3000')" true # half a second where nobody else works
 expect "auto: one line says so" "$(grep -c ': beta .*, from speeds measured in ' "$work/auto.err")" 1
 expect "auto: kept" "$(jq '.profiles | length' "$cache")" 1
 

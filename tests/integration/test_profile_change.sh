@@ -3,6 +3,7 @@
 # under either, and the client that asked is told; the next measurement is kept.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
+export HILL_HANG_MS=60000 # the scorer is stopped for as long as two clients take
 
 "$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
     -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"

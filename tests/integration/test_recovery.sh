@@ -6,7 +6,6 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 requests_last 5
-export HILL_HANG_MS=6000 # a worker from which others have taken the CPU for long does not hang
 
 model=$work/random.gguf
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 \

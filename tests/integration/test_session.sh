@@ -4,7 +4,7 @@
 # of other settings is refused by file and field and disturbs nobody; a full disk leaves no file.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last 5
+requests_last 10
 
 small_model "$work/model.gguf"
 small_model "$work/other.gguf" --rope-base 1e5 # of the same size
@@ -181,10 +181,7 @@ wait $second || fail "the request that ran meanwhile: $(cat "$work/mid1.err")"
 same "the request that ran meanwhile" "$(tokens "$work/mid1") $(hashes "$work/mid1")" "$(tokens "$work/whole1") $(hashes "$work/whole1")"
 
 # --- where it cannot be written
-generate 0 $total "$work/mid0" &
-first=$!
-wait_for 30 decoding 1 3 || fail "nothing decodes"
-save 0 "$work/no/folder"
+save 0 "$work/no/folder" # told before anybody is asked
 one_line "no such folder" $? 111 "$work/save.err" "$work/no/folder"
 for folder in no/folder prompt0/file disk; do # told before anything is computed, also by --check
     mkdir -p "$work/disk"
@@ -202,6 +199,9 @@ for file in pipe link; do
     one_line "save into $file" $? 100 "$work/save.err" "$work/pipe: it is not a regular file"
 done
 expect "the pipe and the link stay" "$(stat -c %F "$work/pipe" "$work/link")" "$(printf 'fifo\nsymbolic link')"
+generate 0 $total "$work/mid0" &
+first=$!
+wait_for 30 decoding 1 3 || fail "nothing decodes"
 : >"$work/target"
 ln -sf target "$work/link"
 save 0 "$work/link" || fail "save into a link: $(cat "$work/save.err")"
@@ -221,6 +221,8 @@ fi
 wait $first || fail "the request whose saves failed: $(cat "$work/mid0.err")"
 same "the request whose saves failed" "$(tokens "$work/mid0") $(hashes "$work/mid0")" "$(tokens "$work/whole0") $(hashes "$work/whole0")"
 down || fail "down"
+
+requests_last 5
 
 # --- in other pipelines: everything hot without a drive; nearly everything cold; by recency; one thread; one sequence
 for other in "--csd none" "--hot-mb 8 --cold-mb 64 --beta 0.05 --placement recency -t 1" "--hot-mb 64 --beta 3 -np 2 --simd reference"; do
@@ -319,6 +321,7 @@ for other in "--alpha 0.5 --window 40 --sinks 2" "--importance sum --score-bits 
     fi
     down || fail "down"
 done
+requests_last 20
 up "${options[@]}" "${small[@]}" --policy h2o --trace-kv "$work/kvt" || fail "up --trace-kv"
 cp "$work/sums" "$work/gone"
 restore "$work/gone" $total "$work/rest" & # under a trace it begins anew after a worker's death
@@ -329,6 +332,7 @@ kill_worker gpu_worker
 wait $first
 one_line "its file is gone when it is to be restored again" $? 100 "$work/rest.err" "$work/gone"
 down || fail "down"
+requests_last 5
 
 # --- prefetch chooses its columns by the first keys that come: of a short prompt, or of small chunks, the same again
 printf 'A short prompt.' >"$work/prompt2"

@@ -54,7 +54,8 @@ mkfifo "$work/slow.saving"
 generate 5 "$work/out" --save "$work/slow" &
 slow=$!
 wait_for 20 runs "== 5" || fail "the request with the slow file has not come to its end"
-save "$(newest)" "$work/ordered" &
+id=$(newest) # here: the shell of the job would wait for it, which is not the question that asked waits for
+save "$id" "$work/ordered" &
 order=$!
 asked $order
 cat "$work/slow.saving" >"$work/nothing"
@@ -65,7 +66,8 @@ wait $slow
 expect "a pipe is no file: exit code" $? 100
 
 # --- the GPU worker is killed while it writes, or thereabouts: nothing half is left
-save "$(newest)" "$work/killed" &
+id=$(newest)
+save "$id" "$work/killed" &
 order=$!
 wait_for 30 sh -c "[ -e '$work/killed.saving' ] || [ -e '$work/killed' ]" || fail "nothing is written"
 kill_worker gpu_worker
@@ -83,7 +85,8 @@ signal_worker STOP gpu_worker
 generate $many "$work/out" &
 other=$!
 wait_for 30 status_is '.requests | length == 2' || fail "the second is not sent"
-save "$(newest)" "$work/early" &
+id=$(newest)
+save "$id" "$work/early" &
 order=$!
 asked $order
 signal_worker CONT gpu_worker

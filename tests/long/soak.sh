@@ -16,6 +16,7 @@
 # SmolLM2 where its file is there, else the shipped model. Exit codes: 0 flat and every request right, 1 not, 100 wrong use.
 # shellcheck source=../integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
+unset HILL_HANG_MS # as users have it
 
 out=/dev/null
 [ "${1:-}" != -o ] || { out=$2 && shift 2; }
