@@ -150,6 +150,18 @@ static void starts_a_program(void)
     MUST(false);
 }
 
+/* Yama lets nobody but an ancestor, or whom the process has named. */
+static bool memory_may_be_opened(void)
+{
+    char name[32];
+    int fd = -1;
+    snprintf(name, sizeof name, "/proc/%d/mem", (int)other);
+    for (int i = 0; i < 1000 && (fd = open(name, O_RDWR)) < 0; i++)
+        usleep(1000); /* it may not have named anybody yet */
+    close(fd);
+    return fd >= 0;
+}
+
 static void test_who_needs_programs_may_start_them(void **state)
 {
     (void)state;
@@ -185,7 +197,7 @@ static void test_who_opens_any_file_looks_into_no_other_process(void **state)
 {
     (void)state;
     need(true, true);
-    if (harden_landlock_version() < 4)
+    if (harden_landlock_version() < 4 || !memory_may_be_opened())
         skip();
     run(reaches_no_other_process);
 }
@@ -273,7 +285,8 @@ static void test_who_names_its_files_changes_no_others(void **state)
 
 static void knows_no_abstract_name(void)
 {
-    struct sockaddr_un at = {.sun_family = AF_UNIX, .sun_path = "\0hill-test-harden"};
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "hill-test-harden-%d", (int)getpid());
     int listener = socket(AF_UNIX, SOCK_STREAM, 0), fd = socket(AF_UNIX, SOCK_STREAM, 0);
     MUST(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
     confine(false, false);
@@ -383,6 +396,7 @@ int main(void)
     other = fork();
     if (other == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* whoever could, but for Yama */
         pause();
         _exit(0);
     }

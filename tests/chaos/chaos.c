@@ -280,11 +280,15 @@ static void shoot(struct chaos *c, struct sample *out)
     if (out->action == ACTION_STOP && c->victim == VICTIM_COORDINATOR && draw(c, 2))
         out->action = ACTION_HANG;
     out->worker = c->victim;
-    fresh_status(c);
-    const Hill__WorkerStatus *w = worker(c, c->victim);
+    const Hill__WorkerStatus *w;
     struct hill_why why = {"it is not there"};
-    if (!w || w->pid <= 0)
-        die("a worker", &why);
+    int64_t end = clock_deadline_ms(SETTLE_MS);
+    do { /* on a busy machine it may just be replaced, for a heartbeat that came late */
+        fresh_status(c);
+        w = worker(c, c->victim);
+        if ((!w || w->pid <= 0) && clock_now_ns() >= end)
+            die("a worker", &why);
+    } while (!w || w->pid <= 0);
     out->phase = c->n_over == c->asking.n ? PHASE_IDLE
                  : is_reading(c)          ? PHASE_PREFILL
                                           : PHASE_DECODE;

@@ -43,7 +43,7 @@ enum {
     RIG_STRIPE = 256,
     RIG_STRIPES = 30,
     RIG_EPOCH = 7,
-    RIG_SOON = 2000, /* ms; a thread of a loaded machine seldom waits so long for a processor */
+    RIG_SOON = 4000, /* ms; a thread of a loaded machine seldom waits so long for a processor */
     RIG_GPU_SLOTS = RIG_CTX,
     RIG_STAGING = RIG_SEQUENCES_MAX * (RIG_CTX + 64) /* a selection and moves of each */
 };

@@ -369,6 +369,7 @@ static void test_one_without_places_for_its_entries_stays(void **unused)
     assert_int_equal(r->drained.moved, 0);
     assert_int_equal(r->drained.left_bytes, r->drained.left * RIG_ENTRY);
     decode(q, RIG_SEQUENCES, 150);
+    rig_settle(r);
     assert_true(slots_there(r->agents[LEFT]) > before);
     for (uint32_t i = 0; i < RIG_SEQUENCES; i++)
         assert_true(end(q[i]).drives[LEFT].tokens > 0);

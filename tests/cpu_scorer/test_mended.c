@@ -25,7 +25,8 @@ static struct rig *begin_with(struct left *l, const struct rig_options *o, uint3
 {
     memset(l, 0, sizeof *l);
     l->options = *o;
-    struct rig *r = rig_start(o);
+    l->options.threads = 1; /* so that a scorer that sleeps has scored all that it can */
+    struct rig *r = rig_start(&l->options);
     l->q = gpu_begin(r, 0, PROMPT, MAX, settings, 0);
     gpu_prefill(l->q);
     gpu_decode_settled(l->q, steps);

@@ -723,11 +723,12 @@ static void test_an_idle_pipeline_sleeps(void **unused)
     struct rig_options o = {.csd = false};
     struct rig *r = rig_start(&o);
     struct timespec pause = {.tv_sec = 2}, before, after;
+    rig_settle(r);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
     nanosleep(&pause, NULL);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
     int64_t used = (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec;
-    assert_true(used < CLOCK_MS(20)); /* 1 % of a core */
+    assert_true(used < CLOCK_MS(100)); /* a loop that spins uses 2000 */
     rig_stop(r);
 }
 

@@ -51,7 +51,7 @@ static void *bind_socket(struct scene *s, const char *name)
 
 static Hill__Message *receive(struct scene *s, Hill__Message__BodyCase kind)
 {
-    int64_t deadline = clock_deadline_ms(30000);
+    int64_t deadline = clock_deadline_ms(120000); /* a device opens, kernels are built */
     Hill__Message *message;
     struct hill_why why = {""};
 

@@ -9,6 +9,7 @@
 #include <linux/io_uring.h>
 #include <linux/magic.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -32,11 +33,16 @@ static struct {
 } seen;
 
 /* The kernel takes nothing until then, and is asked so often. */
+enum { BUSY_MS = 50 };
+static bool is_to_be_busy; /* from the first transfer on */
 static int64_t busy_until_ns;
 static uint32_t n_refused;
 
 static bool is_busy(void)
 {
+    if (is_to_be_busy)
+        busy_until_ns = clock_deadline_ms(BUSY_MS);
+    is_to_be_busy = false;
     bool busy = clock_now_ns() < busy_until_ns;
     n_refused += busy;
     errno = busy ? EAGAIN : errno;
@@ -150,7 +156,7 @@ static void test_a_busy_kernel_is_asked_again_after_a_pause(void **state)
                      0);
     for (int i = 0; i < 2; i++, extent.write = false) {
         n_refused = 0;
-        busy_until_ns = clock_deadline_ms(50);
+        is_to_be_busy = true;
         assert_int_equal(file_io_run(io, &extent, 1, &why), 0);
         assert_in_range(n_refused, 1, 60);
         assert_int_equal(page[CSD_ALIGN - 1], 7);
@@ -368,10 +374,11 @@ static void test_a_file_that_may_not_be_opened_is_said(void **state)
     assert_true(fd >= 0);
     assert_int_equal(fchmod(fd, user ? 0 : 0600), 0);
     close(fd);
-    if (user == 0)
-        assert_int_equal(seteuid(65534), 0);
+    if (user == 0 && seteuid(65534) != 0)
+        skip(); /* a user namespace of one user */
     int status = file_io_open(&io, pool_path(), &options, &why);
     assert_int_equal(seteuid(user), 0);
+    assert_int_equal(prctl(PR_SET_DUMPABLE, 1), 0); /* the leak sanitizer looks at its process */
     assert_int_equal(status, HILL_E_PERMISSION);
     assert_non_null(strstr(why.text, pool_path()));
 }

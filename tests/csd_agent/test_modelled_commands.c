@@ -113,7 +113,7 @@ static void test_a_slow_demote_holds_nobody_else_up(void **state)
 
     (void)state;
     random_seed(82);
-    crawling.write = 0.001; /* 600 slots with their digests: 0.145 s at least */
+    crawling.write = 0.0002; /* 600 slots with their digests: 0.7 s at least */
     scene_prepare(&s, COLD_NO_POSITION);
     data_plane_set_model(&s.plane, &crawling);
     scene_start(&s);

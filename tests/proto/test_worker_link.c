@@ -186,10 +186,11 @@ static void heartbeats_carry_usage_and_the_latest_statistics(void **state)
         send_attach(s, &from, "file:x");
         proto_free(expect(s->control, NULL, HILL__MESSAGE__BODY_FAILURE));
     }
-    proto_free(expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT)); /* perhaps an old one */
     message = expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT);
-    assert_non_null(message->heartbeat->live);
-    assert_int_equal(message->heartbeat->live->hot->tokens, 5);
+    while (!message->heartbeat->live || message->heartbeat->live->hot->tokens != 5) {
+        proto_free(message); /* an old one: they wait in the socket */
+        message = expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT);
+    }
     assert_int_equal(message->heartbeat->live->cold->hits, 3);
     assert_int_equal(message->heartbeat->n_live_others, 1);
     assert_int_equal(message->heartbeat->live_others[0]->request_id, 9);
@@ -263,18 +264,19 @@ static void heartbeats_say_that_the_data_loop_stands_still(void **state)
 
 static void to_load_is_no_turn(void **state)
 {
+    enum { STOOD_MS = 4000 }; /* longer than the control thread is kept from its looks */
     struct stage *s = *state;
     struct proto_address from;
     int gate[2], status;
     pid_t pid = start_standing(s, gate);
     proto_free(expect(s->control, &from, HILL__MESSAGE__BODY_HELLO));
     send_attach(s, &from, "file:x");
-    await_heartbeat(s, 2000, UINT32_MAX, 0);
+    await_heartbeat(s, STOOD_MS, UINT32_MAX, 0);
     assert_int_equal(write(gate[1], "r", 1), 1);
     await_heartbeat(s, 0, 0, 0);
     for (int i = 0; i < 3; i++) {
         Hill__Message *message = expect(s->heartbeat, NULL, HILL__MESSAGE__BODY_HEARTBEAT);
-        assert_true(message->heartbeat->longest_ms < 2000);
+        assert_true(message->heartbeat->longest_ms < STOOD_MS);
         proto_free(message);
     }
     kill(pid, SIGTERM);

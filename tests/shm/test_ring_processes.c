@@ -391,7 +391,7 @@ static void a_producer_killed_in_a_record_is_drained_and_gone(void **state)
         shm_ring_release(&end);
     }
     assert_int_equal(shm_ring_wait(&end, 0, CLOCK_NEVER), HILL_E_PEER_GONE);
-    assert_true(clock_now_ns() - killed < CLOCK_MS(1000));
+    assert_true(clock_now_ns() - killed < CLOCK_MS(20000)); /* some 0.1 s; a busy machine */
     assert_false(shm_ring_peer_alive(&end));
     waitpid(child, NULL, 0);
     close(pipe_fd);
@@ -489,7 +489,7 @@ static void a_killed_consumer_is_gone_and_can_be_followed(void **state)
     int64_t killed = clock_now_ns();
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(shm_ring_wait(&end, 6, CLOCK_NEVER), HILL_E_PEER_GONE);
-    assert_true(clock_now_ns() - killed < CLOCK_MS(1000));
+    assert_true(clock_now_ns() - killed < CLOCK_MS(20000)); /* some 0.1 s; a busy machine */
     waitpid(child, NULL, 0);
     /* what it had only peeked is there for its successor, and all that follows */
     assert_int_equal(open_end(&fixture, &other, &successor, false), 0);
