@@ -97,7 +97,7 @@ chunks='[.traceEvents[] | select(.ph == "X" and (.name == "prefill" or .name == 
 prompt_traced() { # a whole one: a trace that begins within a prompt lacks some of its first layer
     "$bin/hillctl" trace "$work/prompt.json" --seconds 600 --run-dir "$run_dir" 2>/dev/null &
     first=$!
-    asked $first # a SIGINT before it is ready for one is ignored
+    asked "$first" # a SIGINT before it is ready for one is ignored
     "$bin/hillctl" generate -f "$work/prompt" -n 1 --temp 0 --run-dir "$run_dir" >"$work/read" 2>&1 || fail "generate: $(cat "$work/read")"
     kill -INT "$first"
     wait "$first"
