@@ -133,8 +133,8 @@ expect "what was to stay is gone: prefix" "$(prefix "$work/out")" "select 512 $n
 same "what was to stay is gone: answer" "$(answer "$work/out")" "$(answer "$work/half")"
 
 # --- to be saved before it has begun: refused once it is known what stays away
-hillctl csd-model flash=0.0002 >/dev/null || fail "a slow drive"
-generate "$work/out" -f "$work/key" &
+hillctl csd-model flash=0.001 >/dev/null || fail "a slow drive"
+generate "$work/out" -f "$work/key" -n 400 & # so that it is there when the second has come
 before=$!
 asked $before
 generate "$work/late" -f "$work/key" &

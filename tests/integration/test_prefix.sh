@@ -199,7 +199,7 @@ done
 # between the first token and what it stands behind, which a modelled drive has later: seconds, so that a poll finds them
 in_between() { # OUTPUT: asked2 is there; its process is $pid
     generate "$work/out" -f "$work/other" || fail "another document: $(cat "$work/out.err")"
-    hillctl csd-model flash=0.0005 >/dev/null || fail "a slow drive"
+    hillctl csd-model flash=0.001 >/dev/null || fail "a slow drive"
     generate "$1" -f "$work/asked2" &
     pid=$!
     wait_for 30 decoding 1 || fail "no first token"
