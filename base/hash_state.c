@@ -6,6 +6,16 @@
 
 _Static_assert(sizeof(XXH64_state_t) <= HASH_STATE_BYTES, "a state fits");
 
+XXH64_state_t *hash_state_create(void)
+{
+    XXH64_state_t *hash = XXH64_createState();
+    if (!hash)
+        return NULL;
+    memset(hash, 0, sizeof *hash);
+    XXH64_reset(hash, 0);
+    return hash;
+}
+
 void hash_state_save(struct hash_state *out, const XXH64_state_t *hash)
 {
     *out = (struct hash_state){.version = XXH_versionNumber(), .bytes = sizeof *hash};

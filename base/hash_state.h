@@ -23,6 +23,9 @@ struct hash_state {
 
 _Static_assert(sizeof(struct hash_state) == 104, "part of records and of session files");
 
+/* One to be saved: of what XXH64_createState allocates XXH64_reset leaves some bytes as they are,
+ * which would go into records and files. Freed by XXH64_freeState; NULL: out of memory. */
+XXH64_state_t *hash_state_create(void);
 void hash_state_save(struct hash_state *out, const XXH64_state_t *hash);
 /* Can it be what hash_state_save made? Of another version's: nobody can tell, true. */
 bool hash_state_is_sound(const struct hash_state *in);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/hash_state.h"
 #include "base/log.h"
 #include "kv/plane.h"
 
@@ -17,8 +18,8 @@ static int create_sequences(struct core *c)
         struct sequence *s = &c->sequences[i];
         s->index = i;
         s->layers = calloc(c->config.geometry.n_layers, sizeof *s->layers);
-        s->hash = XXH64_createState();
-        s->hash_before = XXH64_createState();
+        s->hash = hash_state_create();
+        s->hash_before = hash_state_create();
         if (!s->layers || !s->hash || !s->hash_before)
             return HILL_E_NOMEM;
     }

@@ -222,6 +222,8 @@ static int go_on(struct queries *qs, struct query *q, uint32_t i, bool *works)
         if (rc <= 0)
             return rc < 0 ? rc : moved;
         moved = 1;
+        if (before == QUERY_AWAIT && q->phase != before)
+            return moved; /* the ring is looked at now, whatever the threads will have done */
         if (before == QUERY_SCORE && q->phase == before) {
             *works = true;
             return moved;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/hash_state.h"
 #include "base/log.h"
 #include "base/stage_trace.h"
 #include "gpu_worker/logits_file.h"
@@ -69,7 +70,7 @@ static int make_request(struct worker *w, Hill__Message *message, struct request
         .sampling = {s->temperature, s->top_k, s->top_p, s->min_p, s->repeat_penalty, s->seed},
         .started_ns = clock_now_ns()};
     r->tokens = malloc(sizeof *r->tokens * ((uint64_t)p->n_tokens + p->predict));
-    r->hash = XXH64_createState();
+    r->hash = hash_state_create();
     int rc = 0;
     if (!r->tokens || !r->hash)
         rc = hill_fail(why, HILL_E_NOMEM, "no memory for the request");

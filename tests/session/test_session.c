@@ -664,6 +664,26 @@ static void test_a_running_hash_goes_on_elsewhere(void **state)
     }
 }
 
+/* What lay in the memory before does not get into records and files. */
+static void test_a_hash_is_saved_as_the_same_bytes(void **state)
+{
+    (void)state;
+    static void *(*volatile set)(void *, int, size_t) = memset; /* kept, though freed at once */
+    struct hash_state saved[2] = {{.bytes = HASH_STATE_BYTES}};
+    for (int i = 0; i < 3; i++) { /* the first time says how many bytes a state has */
+        void *before = malloc(saved[0].bytes);
+        assert_non_null(before);
+        set(before, i > 1 ? 0x55 : 0xaa, saved[0].bytes);
+        free(before);
+        XXH64_state_t *hash = hash_state_create();
+        assert_non_null(hash);
+        XXH64_update(hash, "abc", 3);
+        hash_state_save(&saved[i > 1], hash);
+        XXH64_freeState(hash);
+    }
+    assert_memory_equal(&saved[0], &saved[1], sizeof saved[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -686,6 +706,7 @@ int main(void)
         cmocka_unit_test_setup(test_what_a_killed_writer_left_is_cleared, set_up),
         cmocka_unit_test_setup(test_what_is_no_session_is_refused, set_up),
         cmocka_unit_test(test_a_running_hash_goes_on_elsewhere),
+        cmocka_unit_test(test_a_hash_is_saved_as_the_same_bytes),
     };
     const char *tmp = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%.200s/hill-session-XXXXXX", tmp ? tmp : "/tmp");
