@@ -131,20 +131,24 @@ spoil_prompt_entries() { # a step under way would read them, and send its token
     kill -KILL "$gpu_worker"
     spoil_some 0 3 1 && spoil_some 2 3 1 && spoil_some 1 100 1 && spoil_some 2 0 1
 }
-# Of steps that are not noted any more, the first token's that lies where it is to lie: $tier is 1 (hot) or 2 (cold). spoilt_tier: it
-# was found.
-spoil_decoded_entry() {
+# Of steps that are not noted any more, the first token that lies where it is to lie: $tier is 1 (hot) or 2 (cold).
+find_decoded_token() { # sets $decoded_token
     local sequence word n segment first=$((prompt_tokens + 2))
-    kill -KILL "$gpu_worker"
     segment=$(hot_segment)
     for sequence in 0 1 2; do
         n=0
         for word in $(words "$sequence" 1 "$first" 40); do
-            [ $((word >> 30)) != "$tier" ] || { spoil_some 1 $((first + n)) 1 && spoilt_tier=$tier && return; }
+            [ $((word >> 30)) != "$tier" ] || { decoded_token=$((first + n)) && return; }
             n=$((n + 1))
         done
     done
-    spoilt_tier=none
+    return 1
+}
+# Tokens become cold behind the steps, and how far behind is the drive's: a disk may be slow.
+decoded_there() { decoding 1 "$after" && find_decoded_token; } # AFTER tokens of the answer
+spoil_decoded_entry() {
+    kill -KILL "$gpu_worker"
+    find_decoded_token && spoil_some 1 "$decoded_token" 1 && spoilt_tier=$tier
 }
 spoil_many_entries() {
     kill -KILL "$gpu_worker"
@@ -152,12 +156,11 @@ spoil_many_entries() {
     sync "$work/pool"
 }
 
-# mended NAME STATE_OF_RECOVERY TOKENS COMMAND...: the request goes on, after so many tokens, and no unit of its prompt was computed
-# again
+# mended NAME STATE_OF_RECOVERY STATE COMMAND...: a request in this state goes on, and no unit of its prompt was computed again
 mended() {
-    local name=$1 expected=$2 after=$3
+    local name=$1 expected=$2 state=$3
     shift 3
-    begun "decoding 1 $after" 0 "$@"
+    begun "$state" 0 "$@"
     expect "$name: the answer" "$(answer "$work/out0")" "${whole[0]}"
     expect "$name: made again alone: $(jq -c .recovery "$work/out0")" "$(jq -c '.recovery | [.recoveries, .units_repeated, '"$expected"']' "$work/out0")" "[1,0,true]"
 }
@@ -184,17 +187,17 @@ for drive in none file; do
         expect "$drive: undisturbed" "$(jq -c '.recovery' "$work/out")" '{"attempts":1,"recoveries":0,"steps_repeated":0,"units_repeated":0,"entries_repeated":0}'
     done
     for worker in $workers; do killed $drive "$worker"; done
-    mended "$drive: entries of the prompt" ".entries_repeated == 4 and .steps_repeated <= 8" 40 spoil_and_kill spoil_prompt_entries
-    tier=1 after=40
-    [ $drive = none ] || tier=2 after=120 # then the first tokens of the answer are cold
-    mended "$drive: a decoded entry" ".entries_repeated == 0 and .steps_repeated > 30" $after spoil_and_kill spoil_decoded_entry
+    mended "$drive: entries of the prompt" ".entries_repeated == 4 and .steps_repeated <= 8" "decoding 1 40" spoil_and_kill spoil_prompt_entries
+    tier=1 after=120 spoilt_tier=none
+    [ $drive = none ] || tier=2
+    mended "$drive: a decoded entry" ".entries_repeated == 0 and .steps_repeated > 30" decoded_there spoil_and_kill spoil_decoded_entry
     expect "$drive: the decoded entry was hot (1) or cold (2)" "$spoilt_tier" "$tier"
     if [ $drive = none ]; then
-        mended "damaged words" ".entries_repeated == 16 and .steps_repeated <= 8" 40 spoil_and_kill spoil_words 16
+        mended "damaged words" ".entries_repeated == 16 and .steps_repeated <= 8" "decoding 1 40" spoil_and_kill spoil_words 16
         spoilt "many damaged words" spoil_words 100
         spoilt "damaged entries" spoil_entries
     else
-        mended "entries of a stripe" ".entries_repeated == 20 and .steps_repeated <= 8" 40 spoil_and_kill spoil_many_entries
+        mended "entries of a stripe" ".entries_repeated == 20 and .steps_repeated <= 8" "decoding 1 40" spoil_and_kill spoil_many_entries
         spoilt "damaged pool" spoil_pool
     fi
     down || fail "down $drive"
