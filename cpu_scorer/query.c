@@ -305,6 +305,20 @@ static int step_plan(struct queries *qs, struct query *q)
     return 1;
 }
 
+enum { TURN_BYTES = 1 }; /* no record is so short */
+
+/* What it does next others see, and when it comes to do so follows from threads. Room in the
+ * selection ring is an event of a recording: it is asked for, that a replay goes on in the same
+ * place among the others. 1; 0: no room now; negative: the ring is damaged. */
+static int take_turn(struct core *c)
+{
+    void *payload;
+    int rc = shm_ring_reserve(&c->io.rings[RING_SELECTION], TURN_BYTES, &payload);
+    if (rc == HILL_E_WOULD_BLOCK)
+        return 0;
+    return rc && rc != HILL_E_PEER_GONE ? rc : 1;
+}
+
 static int take_staging(struct query *q)
 {
     return q->what == QUERY_READS   ? holding_take_all(q->sequence, &q->answer)
@@ -376,16 +390,41 @@ static void end_gathering(struct core *c, struct query *q, int rc)
     s->held[0].layer = q->header.layer;
 }
 
+/* 1: placed; 0: not yet; or an error. The rows beside it take and give staging slots, too. */
+static int place_in_turn(struct queries *qs, struct query *q)
+{
+    if (qs->n > 1) {
+        if (!q->in_turn)
+            enter(qs, q, QUERY_GATHER);
+        q->in_turn = true;
+        int rc = take_turn(qs->core);
+        if (rc != 1)
+            return rc;
+    }
+    int rc = query_place(qs->core, q);
+    if (rc && q->kind == QUERY_AHEAD)
+        end_gathering(qs->core, q, rc);
+    return rc ? rc : 1;
+}
+
+/* It has waited for too long. */
+static void give_up_gathering(struct core *c, struct query *q)
+{
+    if (q->gather_began_ns)
+        end_gathering(c, q, HILL_E_TIMEOUT);
+    else if (is_answer(q))
+        forget_list(c, q);
+}
+
 static int step_gather(struct queries *qs, struct query *q)
 {
-    int rc = 0;
-    if (!q->gather_began_ns && (rc = query_place(qs->core, q)) != 0) {
-        if (q->kind == QUERY_AHEAD)
-            end_gathering(qs->core, q, rc);
-        return rc;
+    if (!q->gather_began_ns) {
+        int rc = place_in_turn(qs, q);
+        if (rc != 1)
+            return rc;
     }
     bool pushed = q->answer.pushed;
-    rc = answer_gather(&q->answer, q->sequence, &q->header);
+    int rc = answer_gather(&q->answer, q->sequence, &q->header);
     qs->look |= !pushed && q->answer.pushed && q->answer.n_fetches;
     if (rc == 0)
         return 0;
@@ -445,7 +484,10 @@ static int step_answer(struct queries *qs, struct query *q)
 {
     int rc;
     if (q->kind == QUERY_AHEAD) { /* if it has failed, the exact query's answer will say so */
-        rc = end_query(qs, q, false);
+        rc = take_turn(qs->core);
+        if (rc == 0 && clock_now_ns() < q->deadline_ns)
+            return 0;
+        rc = rc < 0 ? rc : end_query(qs, q, false);
         return rc ? rc : 1;
     }
     if (q->status) /* it names nothing */
@@ -476,6 +518,13 @@ static int fail_query(struct queries *qs, struct query *q, int rc)
     return 1;
 }
 
+/* Does it fail with its sequence while it waits? Past AWAIT it is seen through, since how far it is
+ * when another's failure is heard of follows from threads; unless the agent is lost. */
+static bool may_fail_with(const struct queries *qs, const struct query *q)
+{
+    return q->phase == QUERY_AWAIT || (q->phase == QUERY_SCORE && qs->agent->status);
+}
+
 /* One step of the phase that it is in. 1: something was done, 0: it waits; negative: the loop ends.
  */
 int query_step(struct queries *qs, struct query *q)
@@ -490,13 +539,13 @@ int query_step(struct queries *qs, struct query *q)
     if (q->status)
         return fail_query(qs, q, q->status);
     int rc = steps[q->phase](qs, q);
-    if (rc == 0 && s->status && q->phase != QUERY_GATHER) /* that is seen through */
+    if (rc == 0 && s->status && may_fail_with(qs, q))
         rc = s->status;
     if (rc == 0 && clock_now_ns() >= q->deadline_ns) {
         rc = HILL_E_TIMEOUT;
         core_fail(qs->core, s, rc, "answering a query of layer %u", q->header.layer);
         if (q->phase == QUERY_GATHER)
-            end_gathering(qs->core, q, rc);
+            give_up_gathering(qs->core, q);
     }
     return rc < 0 ? fail_query(qs, q, rc) : rc;
 }
@@ -510,7 +559,7 @@ static void begin(struct queries *qs, struct query *q, const struct record_heade
     q->request_id = request_id;
     q->sequence = &qs->core->sequences[header->sequence];
     q->status = 0;
-    q->begun = q->drive_is_left = false;
+    q->begun = q->drive_is_left = q->in_turn = false;
     q->due_ns = q->gather_began_ns = 0;
     answer_begin(&q->answer);
     enter(qs, q, QUERY_AWAIT);

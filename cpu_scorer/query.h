@@ -52,6 +52,7 @@ struct query {
     struct answer answer;
     bool begun;          /* in SCORE: the evaluator has it */
     bool drive_is_left;  /* in SCORE: this host's part is done */
+    bool in_turn;        /* in GATHER: the rows before it have what they wait for under way */
     int status;          /* negative: what the answer says */
     int64_t deadline_ns; /* of its phase */
     int64_t due_ns;      /* a modelled CPU is busy until then; 0: it is not waited for */

@@ -11,7 +11,9 @@
  * counts make a replay exact: the scorer's output is a function of them. Not counted are looks at
  * the agent's rings: how often it takes them while it scores follows from its threads, and what
  * they bring does not depend on it. A turn that looks at nothing else and decides all the same says
- * so (shm_ring_decide) and counts as a look. File: struct recording_header, the Configure of the
+ * so (shm_ring_decide) and counts as a look. What happens when threads or a device model have done
+ * and is seen by others (a row takes staging slots, a guess ahead is over) asks for room first, so
+ * that it has its place among the events. File: struct recording_header, the Configure of the
  * epoch packed as in the control plane, frames, an END frame. Everything little endian, parts
  * padded to 8 bytes with zeros; each frame's checksum covers its fields, its payload and its
  * number. An epoch has a file of its own: FILE, then FILE.2 and so on; nothing is overwritten.
@@ -31,7 +33,7 @@
 #include "shm/arena.h"
 
 #define RECORDING_MAGIC      "HILLRING"
-#define RECORDING_VERSION    4u
+#define RECORDING_VERSION    5u
 #define RECORDING_BYTES_MAX  (UINT64_C(2) << 30)
 #define RECORDING_NAME_BYTES 4200u
 

@@ -436,6 +436,51 @@ static void test_a_silent_agent_fails_all_rows(void **unused)
     }
 }
 
+/* Turns that rows have asked for in the selection ring, as a test grants them. */
+struct turns {
+    _Atomic uint32_t granted;
+    _Atomic bool closed;
+};
+
+static uint32_t at_selections(void *context, enum shm_ring_moment moment, uint32_t type,
+                              const void *payload, uint32_t bytes)
+{
+    struct turns *turns = context;
+    if (moment != SHM_RING_RESERVED || bytes % 2 == 0) /* odd: no record (cpu_scorer/query.c) */
+        return rig_tap(context, moment, type, payload, bytes);
+    if (atomic_load(&turns->closed))
+        return 0;
+    atomic_fetch_add(&turns->granted, 1);
+    return 1;
+}
+
+/* A row that fetches nothing takes its staging slots beside others only with room in the selection
+ * ring, which is an event of a recording; without room for as long as an agent may take it is
+ * answered, and the last, which is alone then, needs none. */
+static void test_a_row_that_fetches_nothing_has_its_turn(void **unused)
+{
+    static struct turns turns;
+    struct shm_ring_tap taps[RING_COUNT];
+    struct rig_request *q[ROWS];
+    int status[ROWS];
+    (void)unused;
+    for (int ring = 0; ring < RING_COUNT; ring++)
+        taps[ring] =
+            (struct shm_ring_tap){&turns, ring == RING_SELECTION ? at_selections : rig_tap};
+    struct rig_options o = {.rows = ROWS, .taps = taps, .agent_deadline_ms = RIG_SOON};
+    struct rig *r = begin(o, &usual, q);
+    append_all(r, q);
+    assert_int_equal(decode_layer(r, q, 0, status), 0);
+    assert_int_equal(atomic_load(&turns.granted), ROWS - 1);
+    atomic_store(&turns.closed, true);
+    decode_layer(r, q, 1, status);
+    for (uint32_t row = 0; row < ROWS; row++)
+        assert_int_equal(status[row], row < ROWS - 1 ? HILL_E_TIMEOUT : 0);
+    for (uint32_t row = 0; row < ROWS; row++)
+        gpu_free(q[row]);
+    rig_stop(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -447,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_one_row_fails_and_the_others_go_on),
         cmocka_unit_test(test_a_fetch_without_room_is_a_timeout),
         cmocka_unit_test(test_a_silent_agent_fails_all_rows),
+        cmocka_unit_test(test_a_row_that_fetches_nothing_has_its_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

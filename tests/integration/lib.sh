@@ -148,9 +148,10 @@ wait_for() { # SECONDS COMMAND...
 }
 
 # Its program, or the shell that it is, sleeps: a client that has asked waits for the answer; one that is only being started,
-# however long that takes on a loaded machine, runs; one that has ended (gone, or Z) does not wait.
+# however long that takes on a loaded machine, runs. One that has its answer already, and is gone, has asked.
 waits() { # PID
     local pid states
+    kill -0 "$1" 2>/dev/null || return 0
     pid=$(pgrep -P "$1" | head -n 1)
     states=$(ps -L -o stat= -p "${pid:-$1}")
     [[ -n $states && $states != *[RDZ]* ]]
