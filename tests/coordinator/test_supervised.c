@@ -113,11 +113,13 @@ static pid_t spawn(const char *out, const char *const argv[])
     return pid;
 }
 
+static int hang_ms = HANG_MS; /* of what start starts */
+
 static void start(const char *folder)
 {
     char program[256], hang[16];
     snprintf(program, sizeof program, "%s/hill-coordinator", folder);
-    snprintf(hang, sizeof hang, "%d", HANG_MS);
+    snprintf(hang, sizeof hang, "%d", hang_ms);
     const char *argv[] = {program,      "-m",          in_work("model.gguf"),
                           "-c",         "4096",        "--run-dir",
                           in_work("r"), "--state-dir", in_work("state"),
@@ -248,14 +250,17 @@ static void test_a_stopped_coordinator_blames_no_worker(void **state)
 {
     (void)state;
     int status;
+    hang_ms =
+        5000; /* no heartbeat is to be late before or after, also where workers load for long */
     start(bin);
     await_notice("STATUS=ready");
     pid_t gpu = worker("gpu_worker");
     kill(coordinator, SIGSTOP);
     waitpid(coordinator, &status, WUNTRACED);
     /* longer than --hang-ms: what it would be blamed for has to have been */
-    for (int64_t end = clock_deadline_ms(HANG_MS * 3 / 2); clock_now_ns() < end;)
+    for (int64_t end = clock_deadline_ms(hang_ms * 3 / 2); clock_now_ns() < end;)
         usleep(10000);
+    hang_ms = HANG_MS;
     kill(coordinator, SIGCONT);
     for (unsigned i = 0; i < 3; i++)
         await_notice("WATCHDOG=1");

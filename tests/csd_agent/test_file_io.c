@@ -413,7 +413,7 @@ static void test_a_file_has_one_user(void **state)
 /* As the transfers of an agent that was killed hold it, until the drive has answered them. */
 static void *hold_for_a_while(void *first)
 {
-    usleep(300000);
+    usleep(50000);
     file_io_close(first);
     return NULL;
 }

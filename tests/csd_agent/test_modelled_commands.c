@@ -113,7 +113,7 @@ static void test_a_slow_demote_holds_nobody_else_up(void **state)
 
     (void)state;
     random_seed(82);
-    crawling.write = 0.0002; /* 600 slots with their digests: 0.7 s at least */
+    crawling.write = 0.00005; /* 600 slots with their digests: 2.8 s at least */
     scene_prepare(&s, COLD_NO_POSITION);
     data_plane_set_model(&s.plane, &crawling);
     scene_start(&s);
@@ -166,7 +166,7 @@ static void test_background_work_waits_for_the_modelled_flash(void **state)
     (void)state;
     random_seed(83);
     crawling.latency_us = CSD_MODEL_LATENCY_US_MAX;
-    crawling.write = 0.001; /* it is busy for longer than this test lasts on any machine */
+    crawling.write = 0.00001; /* it is busy for longer than this test lasts on any machine */
     scene_prepare(&s, COLD_NO_POSITION);
     data_plane_set_model(&s.plane, &crawling);
     s.m.stripes[0] = (struct model_stripe){true, 0, 0, 0};

@@ -11,7 +11,8 @@ action=${FAULT_ACTION:-kill}
 export HILL_FAULT_FILE # where the processes look for a spec: set by each walk
 head -c 700 "$text" >"$work/prompt"
 requests_last 4
-options=(-m "$PWD/models/hill-ref.gguf" -c 1024 --budget 64 --hot-mb 4 --cold-mb 16 --beta 0.5 -t 1)
+# moves do not depend on what a write was measured to cost, as those of bkp do
+options=(-m "$PWD/models/hill-ref.gguf" -c 1024 --budget 64 --hot-mb 4 --cold-mb 16 --beta 0.5 -t 1 --placement lru)
 ask=(-f "$work/prompt" -n 56 --temp 0 --ignore-eos --json)
 ask_long=("${ask[@]/#56/300}")
 
@@ -99,8 +100,11 @@ try_point() { # PROCESS POINT
 # A pipeline of its own for a point of each process: a second death of the same worker would wait longer for its start.
 try_group() { # PROCESS:POINT...
     local point first=$1 how=("${options[@]}")
-    # less of it is cold, and moves do not depend on what a write was measured to cost, as those of bkp do
-    [ "$(way_to "${first#*:}")" != long ] || how=("${options[@]/#0.5/2}" --placement lru)
+    [ "$(way_to "${first#*:}")" != long ] || how=("${options[@]/#0.5/2}") # less of it is cold
+    case $(way_to "${first#*:}") in
+    detach) requests_last 10 ;; # the drive goes in their middle
+    *) requests_last 4 ;;
+    esac
     if [ "$(way_to "${first#*:}")" = start ]; then
         rm -rf "$state_dir"
         set_spec "$first:$action:1"

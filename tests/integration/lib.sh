@@ -43,10 +43,16 @@ cleanup() {
         # shellcheck disable=SC2046  # names without spaces
         (cd /dev/shm && rm -f -- $(segments)) # of a pipeline that was killed, as when the test ran out of time
     done
-    rm -rf "$work"
+    rm -rf "$work" ${pools:+"$pools"}
     [ -z "${HILL_REPORTS:-}" ] || [ -z "$(cat "$HILL_REPORTS".*)" ] || cat "$HILL_REPORTS".* >"$HILL_REPORTS"
 }
 trap cleanup EXIT
+
+# pools_in_memory: $pools, a folder for pools where not this machine's disk is to decide what goes down and comes up: a drive's model
+# is, or nobody
+pools_in_memory() {
+    pools=$(mktemp -d /dev/shm/hill-test-pools-XXXXXX) || fail "no folder in /dev/shm"
+}
 
 skip() {
     echo "skipped: $*"

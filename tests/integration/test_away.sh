@@ -125,7 +125,7 @@ down || fail "down"
 # --- the tiers were thought to have more than half of it, which has given its room to others
 rm -r "$work/store"
 tail -c 1700 "$text" >"$work/big"
-up "${options[@]}" "${never[@]}" -np 2 --hot-mb 7 || fail "up"
+up "${options[@]}" "${never[@]}" -np 2 --hot-mb 7 --hang-ms 600000 || fail "up"
 generate "$work/out" -f "$work/other" || fail "a prompt that stays: $(cat "$work/out.err")"
 generate "$work/out" -f "$work/big" -n 300 || fail "a prompt that takes its room: $(cat "$work/out.err")"
 generate "$work/out" -f "$work/key" || fail "what was to stay is gone: $(cat "$work/out.err")"
@@ -137,6 +137,7 @@ hillctl csd-model flash=0.001 >/dev/null || fail "a slow drive"
 generate "$work/out" -f "$work/key" -n 400 & # so that it is there when the second has come
 before=$!
 asked $before
+signal_worker STOP gpu_worker # so that it has not begun when the save comes
 generate "$work/late" -f "$work/key" &
 pid=$!
 asked $pid
@@ -145,6 +146,7 @@ id=$(status | jq '[.requests[].request] | max')
 hillctl save "$id" "$work/no.session" >"$work/saved" 2>&1 &
 saver=$!
 asked $saver
+signal_worker CONT gpu_worker
 hillctl csd-model off >/dev/null || fail "no slow drive"
 wait $saver
 expect "to be saved before it has begun: exit code" $? 100

@@ -4,14 +4,14 @@
 # do not come back; nobody who starts a coordinator again; a worker that is not waited for.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last 8
+requests_last 14
 export HILL_HANG_MS=2000 # some hang on purpose
 unset HILL_NO_PREFIX_CACHE # as it is by default: what finished requests have left is used
 
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
     -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 for n in 1 2 3; do head -c $((900 + 100 * n)) "$text" >"$work/prompt.$n"; done
-head -c 6000 "$text" >"$work/prompt.long"
+head -c 14000 "$text" >"$work/prompt.long"
 options=(-m "$work/model.gguf" -c 16384 --alpha 0.1 --beta 0.25 -np 2 -b 128)
 common=(--ignore-eos --json --run-dir "$run_dir")
 # each kind of request: 1 decodes for long, 2 samples, 3 is scored, long has a prompt to be killed in
@@ -197,7 +197,7 @@ expect_nothing_left
 # --- by hand; meanwhile one log is cut within its last record, one is changed in the middle, one at its order
 start_by_hand
 ask 1 & first=$!
-wait_for 30 decoding 1 20 || fail "no token"
+wait_for 30 status_is '.requests | length == 1' || fail "no request runs" # logs have their ids' order
 ask 2 & second=$!
 wait_for 30 decoding 2 20 || fail "no two requests run"
 ask 3 & third=$!

@@ -9,7 +9,8 @@ requests_last 20
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 pass_key_prompt 1000 800 >"$work/prompt"
 common=(-m "$work/model.gguf" -c 4096 --budget 128 --beta 0.25)
-for i in 1 2 3 4; do drive[i]=file:$work/$i.pool; done
+pools_in_memory
+for i in 1 2 3 4; do drive[i]=file:$pools/$i.pool; done
 four=(--csd "${drive[1]}" --csd "${drive[2]}" --csd "${drive[3]}" --csd "${drive[4]}")
 slow=score=0.02,latency_us=0 fast=score=0.06,latency_us=0
 for model in $slow $fast $slow $fast; do models_of+=(--csd-model "$model"); done
@@ -29,12 +30,12 @@ refused() { # DESCRIPTION OPTIONS...
     shift
     expect_one_line "$description" 100 "$bin/hill-coordinator" --run-dir "$run_dir" --state-dir "$state_dir" "${common[@]}" "$@"
 }
-refused "five drives" "${four[@]}" --csd "file:$work/5.pool"
+refused "five drives" "${four[@]}" --csd "file:$pools/5.pool"
 refused "a drive twice" --csd "${drive[1]}" --csd "${drive[1]}"
-touch "$work/1.pool"
-ln -s 1.pool "$work/link.pool"
-refused "a drive under two names" --csd "${drive[1]}" --csd "file:$work/link.pool"
-rm "$work/1.pool" "$work/link.pool"
+touch "$pools/1.pool"
+ln -s 1.pool "$pools/link.pool"
+refused "a drive under two names" --csd "${drive[1]}" --csd "file:$pools/link.pool"
+rm "$pools/1.pool" "$pools/link.pool"
 refused "recording" "${four[@]}" --record "$work/recording"
 refused "models" "${four[@]}" --csd-model flash=1 --csd-model flash=2
 
@@ -67,9 +68,13 @@ same "all workers are killed while a request decodes" all_killed
 expect "it goes on" "$(jq -c '.recovery | [.attempts, .units_repeated, .steps_repeated <= 8]' "$work/all_killed.json")" "[2,0,true]"
 expect "all have died, one of them for the second time" "${#pids[@]} $(jq -c .restarts "$work/all_killed.json")" '6 {"gpu_worker":1,"cpu_scorer":1,"csd_agent":5,"coordinator":0}'
 
+# --- one goes and comes back while a request decodes, which is long enough for all of that
+down
+requests_last 60
+up "${common[@]}" "${four[@]}" "${models_of[@]}" || exit 1
 expect_one_line "detach: which" 100 hillctl detach
 expect_one_line "detach: not there" 100 hillctl detach file:/nowhere
-expect_one_line "attach: no place" 100 hillctl attach "file:$work/5.pool"
+expect_one_line "attach: no place" 100 hillctl attach "file:$pools/5.pool"
 ask "$work/changed" 240 &
 asked=$!
 for d in 2 4 1; do # one drive is left, then all four again
@@ -93,6 +98,8 @@ same "four again" again
 down
 expect_nothing_left
 
+requests_last 20
+
 # --- degrade: the drives that are left go on, and the request begins anew with them
 up "${common[@]}" "${four[@]}" "${models_of[@]}" --csd-on-loss degrade || exit 1
 ask "$work/lost" 240 &
@@ -111,7 +118,7 @@ same "with the one that came back" back
 down
 expect_nothing_left
 for i in 1 2 3 4; do
-    expect "hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$work/$i.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
+    expect "hill-fsck-pool" "$("$bin/hill-fsck-pool" --json "$pools/$i.pool" | jq -c '[.stripes_used, .bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0,0]"
 done
 
 # --- two drives with a stripe a layer each, which one request has: neither can take the other's entries

@@ -8,12 +8,7 @@
 
 steps=260
 change_at=40
-pools=$(mktemp -u /dev/shm/hill-test-pool-XXXXXX) # the two pipelines', which run beside each other
-remove_pools() {
-    rm -f "$pools".*
-    cleanup
-}
-trap remove_pools EXIT
+pools_in_memory # the two pipelines', which run beside each other
 head -c 1000 "$text" >"$work/prompt"
 # 8 KiB of K and V a token and layer, next to no weights: a step is its waits
 "$bin/hill-mkmodel" --random --layers 2 --width 128 --heads 16 --kv-heads 16 --head-dim 128 --ffn 256 --vocab 512 --type f16 -s 3 -o "$work/model.gguf" || fail "mkmodel"
@@ -48,7 +43,7 @@ settled() {
 run_watched() { # NAME MODEL: with folders of its own; the code is the number of checks that failed
     name=$1 run_dir=$work/of.$1/run state_dir=$work/of.$1/state
     mkdir -p "$work/of.$1"
-    up -m "$work/model.gguf" -c 1408 --alpha 0.05 --hot-mb 64 --csd "file:$pools.$1" --csd-model "$2" || fail "up"
+    up -m "$work/model.gguf" -c 1408 --alpha 0.05 --hot-mb 64 --csd "file:$pools/$1" --csd-model "$2" || fail "up"
     hillctl generate "${request[@]}" >"$work/$1" 2>"$work/$1.err" &
     client=$!
     watch "$work/$1.betas"

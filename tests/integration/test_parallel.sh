@@ -48,6 +48,12 @@ at_once() {
         pids[i]=$!
     done
 }
+# all_at_once: eight that run together, whenever each of them came: they are answered when nobody is stopped any more
+all_at_once() {
+    signal_worker STOP gpu_worker
+    at_once 0 1 2 3 4 5 6 7
+    wait_for 60 running 8 || fail "eight do not run at once"
+}
 wait_all() { # NAME I...
     local name=$1 i
     shift
@@ -79,23 +85,25 @@ all_equal "-np 1, three at once" 0 1 2
 down || fail "down"
 
 # --- eight at once
-requests_last 12 # so that eight clients have come before the first is answered
-up "${options[@]}" -np 8 --log-level debug || fail "up -np 8"
+requests_last 12
+up "${options[@]}" -np 8 --log-level debug --hang-ms 600000 || fail "up -np 8"
 for i in 0 1 2 3 4 5 6 7; do
     ask "$i" "$work/out$i" || fail "alone on -np 8: $i: $(cat "$work/out$i.err")"
 done
 all_equal "-np 8, one after the other" 0 1 2 3 4 5 6 7
-at_once 0 1 2 3 4 5 6 7
-wait_for 30 running 8 || fail "eight do not run at once"
+all_at_once
 status >"$work/status"
+signal_worker CONT gpu_worker
 expect "a line for each" "$(field "$work/status" '.requests | length')" 8
 expect "each on a sequence of its own" "$(field "$work/status" '[.requests[].sequence] | unique | length')" 8
 wait_all "eight at once" 0 1 2 3 4 5 6 7
 all_equal "eight at once" 0 1 2 3 4 5 6 7
 
 # --- one is cancelled while the others go on
-at_once 0 1 2 3 4 5 6 7
-wait_for 60 decoding 3 || fail "nothing decodes"
+at_once 0 1 2 3 4 6 7
+ask 5 "$work/out5" -n 2000 &
+pids[5]=$!
+wait_for 60 status_is '[.requests[] | select(.prompt_tokens > 1900 and .predicted_tokens > 0)] | length == 1' || fail "it does not decode"
 kill -INT "$(pgrep -P "${pids[5]}")" # hillctl, below the shell of the job
 wait "${pids[5]}"
 expect "the cancelled one: exit code" $? 130
@@ -132,20 +140,20 @@ for copy in "" 1; do
         down || fail "down"
     done
 done
-requests_last 12 # so that eight clients have come before the first is answered
-up "${options[@]}" -np 8 --log-level debug || fail "up -np 8"
+requests_last 12
+up "${options[@]}" -np 8 --log-level debug --hang-ms 600000 || fail "up -np 8"
 
 # --- more than eight wait and are served in the order in which they came
 log=$state_dir/hillinfer.log
 lines=$(wc -l <"$log")
-at_once 0 1 2 3 4 5 6 7
-wait_for 30 running 8 || fail "eight do not run at once"
+all_at_once
 more=()
 for i in 0 1 2 3; do
     ask $i "$work/more$i" &
     more[i]=$!
 done
-wait_for 30 status_is '.requests_waiting >= 1' || fail "nobody waits"
+wait_for 30 status_is '.requests_waiting == 4' || fail "nobody waits"
+signal_worker CONT gpu_worker
 wait_all "twelve" 0 1 2 3 4 5 6 7
 for i in 0 1 2 3; do
     wait "${more[i]}" || fail "the one that waited: $(cat "$work/more$i.err")"

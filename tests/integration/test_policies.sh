@@ -145,6 +145,7 @@ head -c 2400 "$text" >"$work/licence"
 
 
 # a killed worker: the request goes on after its newest whole step, with what its policy has kept beside the entries
+requests_last 8
 n=350
 ask() {
     "$bin/hillctl" generate --json --run-dir "$run_dir" -f "$work/licence" -n $n --temp 0 --ignore-eos >"$work/out" 2>"$work/err"

@@ -122,7 +122,7 @@ spoil_some() { # LAYER FIRST COUNT
             slot=$((word & 0x3fffffff))
             case $((word >> 30)) in
             1) spoil_entry "$segment" "$hot" "$slot" ;;
-            2) spoil_entry "$work/pool" $((pool_bytes - (n_stripes - slot / stripe_slots) * each)) $((slot % stripe_slots)) ;;
+            2) spoil_entry "$pools/pool" $((pool_bytes - (n_stripes - slot / stripe_slots) * each)) $((slot % stripe_slots)) ;;
             esac
         done
     done
@@ -144,7 +144,7 @@ find_decoded_token() { # sets $decoded_token
     done
     return 1
 }
-# Tokens become cold behind the steps, and how far behind is the drive's: a disk may be slow.
+# Tokens become cold behind the steps.
 decoded_there() { decoding 1 "$after" && find_decoded_token; } # AFTER tokens of the answer
 spoil_decoded_entry() {
     kill -KILL "$gpu_worker"
@@ -153,7 +153,7 @@ spoil_decoded_entry() {
 spoil_many_entries() {
     kill -KILL "$gpu_worker"
     spoil_some 1 40 20
-    sync "$work/pool"
+    sync "$pools/pool"
 }
 
 # mended NAME STATE_OF_RECOVERY STATE COMMAND...: a request in this state goes on, and no unit of its prompt was computed again
@@ -165,19 +165,20 @@ mended() {
     expect "$name: made again alone: $(jq -c .recovery "$work/out0")" "$(jq -c '.recovery | [.recoveries, .units_repeated, '"$expected"']' "$work/out0")" "[1,0,true]"
 }
 
-spoil_pool() { damage "$work/pool" 64 4000; } # its superblock
+spoil_pool() { damage "$pools/pool" 64 4000; } # its superblock
 
 # --- how the pool is laid out
-up -m "$model" -c 8192 -b 64 -np 3 --alpha 0.1 --csd "file:$work/pool" --beta 0.25 --cold-mb 64 || fail "up, for its pool"
+pools_in_memory
+up -m "$model" -c 8192 -b 64 -np 3 --alpha 0.1 --csd "file:$pools/pool" --beta 0.25 --cold-mb 64 || fail "up, for its pool"
 down || fail "down, for its pool"
-read -r n_stripes stripe_slots <<<"$("$bin/hill-fsck-pool" "$work/pool" | sed -n 's/.* \([0-9]*\) stripes of \([0-9]*\) slots.*/\1 \2/p')"
-pool_bytes=$(stat -c %s "$work/pool")
-rm "$work/pool"
+read -r n_stripes stripe_slots <<<"$("$bin/hill-fsck-pool" "$pools/pool" | sed -n 's/.* \([0-9]*\) stripes of \([0-9]*\) slots.*/\1 \2/p')"
+pool_bytes=$(stat -c %s "$pools/pool")
+rm "$pools/pool"
 
 for drive in none file; do
     options=(--csd none)
     workers="gpu_worker cpu_scorer"
-    [ $drive = none ] || options=(--csd "file:$work/pool" --beta 0.25 --cold-mb 64)
+    [ $drive = none ] || options=(--csd "file:$pools/pool" --beta 0.25 --cold-mb 64)
     [ $drive = none ] || workers="$workers csd_agent"
     up -m "$model" -c 8192 -b 64 -np 3 --alpha 0.1 "${options[@]}" || fail "up $drive"
     for n in 0 1; do

@@ -29,11 +29,12 @@ done < <(jq -c 'select(.answer)' models/expected.jsonl)
 expect "pass keys found with a tenth of the KV entries" $right 3
 
 # what goes down, and comes up and goes down again, is written once: at most 1.3 times the entries and digests that ever went cold.
-# A drive's model gives the costs of writes, by which bkp decides, whatever else runs here: 1.18 to 1.19 with write from
+# A drive's model, over a pool in memory, gives the costs of writes, by which bkp decides, whatever else runs here: 1.18 to 1.19 with write from
 # 0.1 to 10 and with flash=0.05.
 head -c 3000 LICENSE >"$work/prompt"
+pools_in_memory
 HILL_TEST_COPY_HOT=1 run_json "$work/out" -m "$model" -c 4096 --alpha 0.1 --beta 0.66 -f "$work/prompt" -n 100 --temp 0 --ignore-eos \
-    -t 1 --csd-model write=1 ||
+    -t 1 --csd "file:$pools/pool" --csd-model write=1 ||
     fail "run: $(cat "$work/out.err")"
 expect "pages written, of what ever went cold, within the bar" "$(field "$work/out" '.moves.demoted_free > 1000 and
     (.writes.pages / (.moves.ever_cold * (.tiers.cold.bytes / .tiers.cold.tokens)) | . > 1 and . <= 1.3)')" true

@@ -4,7 +4,7 @@
 # of other settings is refused by file and field and disturbs nobody; a full disk leaves no file.
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
-requests_last 10
+requests_last 15
 
 small_model "$work/model.gguf"
 small_model "$work/other.gguf" --rope-base 1e5 # of the same size

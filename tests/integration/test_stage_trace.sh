@@ -55,16 +55,27 @@ request[3]=6000
 generate=$!
 wait_for 60 decoding 1 5 || fail "the request does not decode"
 trace=$work/trace.json
-"$bin/hillctl" trace "$trace" --seconds 1.5 --run-dir "$run_dir" 2>"$work/trace.err" || fail "trace: $(cat "$work/trace.err")"
+traced() { # with enough steps, whatever else the machine did
+    "$bin/hillctl" trace "$trace" --seconds 1.5 --run-dir "$run_dir" 2>"$work/trace.err" || fail "trace: $(cat "$work/trace.err")"
+    jq -e '[.traceEvents[] | select(.ph == "X" and .name == "logits")] | length > 20' "$trace" >/dev/null
+}
+wait_for 60 traced || fail "no 20 steps in a trace"
 expect "it says what it wrote" "$(grep -cE '^hillctl: [1-9][0-9]* spans of [0-9.]+ s in ' "$work/trace.err")" 1
-"$bin/hillctl" trace "$work/cut.json" --seconds 600 --run-dir "$run_dir" 2>"$work/cut.err" &
-first=$!
-asked $first
+refused_beside() { # the first, which is begun again where the second one was there before it
+    kill -0 "${first:-}" 2>/dev/null || {
+        "$bin/hillctl" trace "$work/cut.json" --seconds 600 --run-dir "$run_dir" 2>"$work/cut.err" &
+        first=$!
+    }
+    asked "$first"
+    ! "$bin/hillctl" trace "$work/second.json" --seconds 0.1 --run-dir "$run_dir" >"$work/out" 2>"$work/err"
+}
+first=""
+wait_for 60 refused_beside || fail "a second trace beside the first"
 expect_one_line "a second trace beside the first" 100 "$bin/hillctl" trace "$work/second.json" --seconds 1 --run-dir "$run_dir"
 made=$(status | jq '.requests[0].predicted_tokens')
 wait_for 60 decoding 1 $((made + 20)) || fail "no 20 tokens are made beside a trace"
-kill -INT $first
-wait $first
+kill -INT "$first"
+wait "$first"
 expect "Ctrl-C ends a trace: exit code" $? 130
 check "Ctrl-C: the file is whole" "$work/cut.json" '[.traceEvents[] | select(.ph == "X")] | length > 100'
 kill -0 "$generate" 2>/dev/null || fail "the request was over before it could be traced"

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/options.h"
@@ -49,9 +50,13 @@ static int open_file(const char *path, struct hill_why *why)
     if (fd < 0)
         return hill_fail(why, options_from_errno(errno), "cannot open '%.300s': %s", path,
                          strerror(errno));
-    if (flock(fd, LOCK_SH | LOCK_NB) == 0)
+    struct stat st;
+    bool folder = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode);
+    if (!folder && flock(fd, LOCK_SH | LOCK_NB) == 0)
         return fd;
     close(fd);
+    if (folder)
+        return hill_fail(why, HILL_E_INVALID, "'%.300s' is a folder", path);
     return hill_fail(why, HILL_E_BUSY, "'%.300s' is in use: an agent has it open", path);
 }
 
