@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 
 #include "base/embed.h"
+#include "base/log.h"
 
 HILL_EMBED(opencl_builtins_cl, "base/opencl_builtins.cl");
 
@@ -94,6 +95,17 @@ static cl_int ask_platforms(cl_platform_id *platforms, cl_uint *n_platforms)
     return status;
 }
 
+/* Else another device is chosen, and nobody hears why. */
+static void warn_of_platform(cl_platform_id platform, cl_int status)
+{
+    char name[96] = "";
+    if (status == CL_DEVICE_NOT_FOUND)
+        return;
+    clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof name - 1, name, NULL);
+    log_warn("OpenCL platform '%s' does not name its devices: %s (%d); going on without them", name,
+             cldevice_strerror(status), status);
+}
+
 /* Fills table (at most DEVICES_MAX); returns the count or a negative code. */
 static int list_candidates(struct candidate *table, struct hill_why *why)
 {
@@ -109,9 +121,11 @@ static int list_candidates(struct candidate *table, struct hill_why *why)
     for (cl_uint p = 0; p < n_platforms; p++) {
         cl_device_id devices[DEVICES_MAX];
         cl_uint n_devices = 0;
-        if (clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, DEVICES_MAX, devices, &n_devices) !=
-            CL_SUCCESS)
+        status = clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, DEVICES_MAX, devices, &n_devices);
+        if (status != CL_SUCCESS) {
+            warn_of_platform(platforms[p], status);
             continue;
+        }
         for (cl_uint d = 0; d < n_devices && d < DEVICES_MAX && count < DEVICES_MAX; d++) {
             struct candidate *c = &table[count++];
             char platform_name[96] = "", device_name[128] = "";

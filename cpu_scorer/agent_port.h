@@ -96,10 +96,10 @@ int agent_trim_drive(struct agent *a, struct sequence *s, uint32_t drive);
 void agent_leave(struct agent *a, uint32_t drive);
 
 /* What a completion's status says of a request: what is damaged on the drive is an entry of it, or
- * its key. */
+ * its key. A drive that is offline, or the agent's own device, is not the GPU worker's. */
 static inline int agent_status(int status)
 {
-    return status == HILL_E_DAMAGED ? HILL_E_ENTRY : status;
+    return status == HILL_E_DAMAGED ? HILL_E_ENTRY : status == HILL_E_NODEV ? HILL_E_IO : status;
 }
 
 /* What a command has read and written is counted as the request's: a part of the whole, where

@@ -124,11 +124,16 @@ static int take_ring(struct file_io *io)
     return 0;
 }
 
-/* Nothing is in flight. */
+/* Nothing is in flight, unless the file is dead: what still comes of it would be taken for what the
+ * next file has asked for. */
 static void give_ring(struct file_io *io)
 {
     if (io->ring == &io->own) {
         io_uring_queue_exit(io->ring);
+        return;
+    }
+    if (io->dead) {
+        prepared_error = -EIO; /* later files do without */
         return;
     }
     if (io->n_pinned > 0)
@@ -162,7 +167,7 @@ static int open_or_create(struct file_io *io, const char *path, int flags, bool 
     if (fd >= 0 || errno != ENOENT || !create || names_a_device(path))
         return fd;
     fd = open(path, flags | O_CREAT | O_EXCL, 0600);
-    if (fd >= 0 && !io->created)
+    if (fd >= 0)
         io->created = strdup(path);
     return fd;
 }
@@ -172,15 +177,12 @@ static int open_file(struct file_io *io, const char *path, const struct csd_opti
 {
     int flags = O_RDWR | O_CLOEXEC;
 
-    io->direct = !options->force_buffered;
-    io->fd = io->direct ? open_or_create(io, path, flags | O_DIRECT, options->create) : -1;
-    if (!io->direct || (io->fd < 0 && errno == EINVAL)) {
-        io->direct = false;
-        io->fd = open_or_create(io, path, flags, options->create);
-    }
+    io->fd = open_or_create(io, path, flags, options->create);
     if (io->fd < 0)
         return hill_fail(why, hill_from_errno(errno), "cannot open cold pool '%.300s': %s", path,
                          strerror(errno));
+    /* now: some file systems refuse it in open when they have made the file */
+    io->direct = !options->force_buffered && fcntl(io->fd, F_SETFL, O_DIRECT) == 0;
     if (io->direct && direct_refused(io->fd))
         io->direct = fcntl(io->fd, F_SETFL, 0) != 0;
     if (!io->direct)

@@ -300,7 +300,11 @@ static int send_batch(struct engine *e, uint32_t layer, uint32_t table, uint32_t
     if (rc)
         return rc;
     engine_forget_event(&h->scattered);
-    return decode_launch_scatter(e, layer, h, count, why);
+    rc = decode_launch_scatter(e, layer, h, count, why);
+    if (rc)
+        return rc;
+    /* the second queue waits for it (OpenCL 1.2, 5.13: only what is flushed is sure to end) */
+    return cldevice_check(clFlush(e->queue), "the device failed", why);
 }
 
 /* Noted until engine_step_run: the kernel reads staging itself. A row's uploads lie side by side.

@@ -164,9 +164,14 @@ int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t byte
     /* what is never written is still read as padding: it must be finite. Fresh pages are zero. */
     if (buffer->pages)
         return 0;
-    return cldevice_check(
-        clEnqueueFillBuffer(e->queue, buffer->mem, &zero, sizeof zero, 0, bytes, 0, NULL, NULL),
-        "cannot clear device memory", why);
+    status =
+        clEnqueueFillBuffer(e->queue, buffer->mem, &zero, sizeof zero, 0, bytes, 0, NULL, NULL);
+    if (status == CL_SUCCESS)
+        return 0;
+    engine_release(e, buffer); /* some devices allocate at first use: it is there in name alone */
+    if (status == CL_OUT_OF_RESOURCES)
+        status = CL_MEM_OBJECT_ALLOCATION_FAILURE; /* what a few of them call it */
+    return cldevice_check(status, "cannot clear device memory", why);
 }
 
 int engine_finish(struct engine *e, struct hill_why *why)

@@ -37,7 +37,7 @@ static int check_file(struct request *r, struct hill_why *why)
         return hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
                          order->path);
     uint32_t *tokens = malloc(sizeof *tokens * h->n_tokens);
-    int rc = tokens ? session_read_tokens(r->session, tokens, why)
+    int rc = tokens ? request_file_status(session_read_tokens(r->session, tokens, why))
                     : hill_fail(why, HILL_E_NOMEM, "out of memory for %u tokens", h->n_tokens);
     if (!rc && memcmp(tokens, r->tokens, sizeof *tokens * there) != 0)
         rc = hill_fail(why, HILL_E_DAMAGED, "session %.300s was replaced while it was restored",
@@ -93,7 +93,7 @@ int restore_begin(struct request *r, struct hill_why *why)
     r->session = calloc(1, sizeof *r->session);
     if (!r->session)
         return hill_fail(why, HILL_E_NOMEM, "out of memory for restoring a session");
-    int rc = session_open(r->session, r->prefill->restore->path, why);
+    int rc = request_file_status(session_open(r->session, r->prefill->restore->path, why));
     if (!rc)
         rc = check_file(r, why);
     const struct session_header *h = &r->session->header;
@@ -129,7 +129,7 @@ int restore_begin(struct request *r, struct hill_why *why)
 static int pass(struct request *r, uint32_t n, struct hill_why *why)
 {
     void *entries = malloc((size_t)n * r->session->header.entry_bytes);
-    int rc = entries ? session_read_entries(r->session, n, entries, why)
+    int rc = entries ? request_file_status(session_read_entries(r->session, n, entries, why))
                      : hill_fail(why, HILL_E_NOMEM, "out of memory for restoring a session");
     free(entries);
     return rc;
@@ -157,7 +157,7 @@ static int append(struct request *r, struct hill_why *why)
     struct record_append *record = payload;
     *record =
         (struct record_append){.header = request_header(r, layer), .first = first, .n_tokens = n};
-    rc = session_read_entries(f, n, record + 1, why);
+    rc = request_file_status(session_read_entries(f, n, record + 1, why));
     FAULT_POINT(gpu_worker, restore, reading);
     if (!rc)
         shm_ring_publish(plane->append, RECORD_APPEND, bytes);
@@ -171,7 +171,8 @@ static int append_mass(struct request *r, struct hill_why *why)
     int rc =
         request_reserve_mass(r, f->layer, f->next, f->header.n_entries - f->next, &record, why);
     if (!rc)
-        rc = session_read_masses(f, record->n_tokens, (float *)(void *)(record + 1), why);
+        rc = request_file_status(
+            session_read_masses(f, record->n_tokens, (float *)(void *)(record + 1), why));
     if (!rc)
         request_publish_mass(r, record);
     return rc;

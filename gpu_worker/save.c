@@ -137,8 +137,9 @@ static int begin(struct request *r, struct hill_why *why)
     log_debug("request %llu: saving %u tokens, %.1f MiB, to %s",
               (unsigned long long)r->prefill->identity, r->save->header.n_tokens,
               r->save->header.file_bytes / 1048576.0, path);
-    return session_writer_open(&r->save->writer, path, r->save->header.file_bytes, worker_ring,
-                               r->w->plane.party.bell, why);
+    return request_file_status(session_writer_open(&r->save->writer, path,
+                                                   r->save->header.file_bytes, worker_ring,
+                                                   r->w->plane.party.bell, why));
 }
 
 /* ---- sections ----------------------------------------------------------------------------- */
@@ -328,7 +329,7 @@ int save_turn(struct request *r, struct hill_why *why)
     int rc = r->save ? r->save->rc : begin(r, why);
     if (r->save && r->save->rc)
         *why = r->save->why;
-    int state = rc ? rc : session_writer_state(r->save->writer, why);
+    int state = rc ? rc : request_file_status(session_writer_state(r->save->writer, why));
     rc = state;
     if (state == 1)
         rc = r->save->finishing ? 0 : go_on(r, why);

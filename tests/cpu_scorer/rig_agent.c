@@ -252,6 +252,8 @@ static void agent_fetch(struct rig_agent *a, const struct record_fetch *r)
             status = agent_fetch_item(a, &header, item) == damaged ? HILL_E_DAMAGED : status;
         a->spans[span].ended = ++a->clock;
     }
+    if (atomic_load_explicit(&a->offline, memory_order_relaxed))
+        status = HILL_E_NODEV;
     a->n_fetches++;
     a->n_fetched_rows += r->n_rows + 1;
     if (status && r->n_rows + 1 > a->damaged_rows)

@@ -97,6 +97,7 @@ struct rig_agent {
     /* hooks; set before the run or between requests */
     _Atomic uint32_t wrong_score_position, damaged_position; /* UINT32_MAX: none */
     _Atomic bool silent, leak, stop;
+    _Atomic bool offline;     /* its disk is: FETCHes say HILL_E_NODEV */
     _Atomic bool bad_release; /* the next RELEASE is refused */
     _Atomic bool slow;        /* it answers no DEMOTE and no TRIM; everything else at once */
     _Atomic bool gathers;     /* it answers queries, all at once, when the scorer sleeps */

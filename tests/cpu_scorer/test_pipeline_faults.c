@@ -53,6 +53,27 @@ static void test_a_damaged_entry_fails_its_request_only(void **unused)
     rig_stop(r);
 }
 
+/* HILL_E_NODEV would be the GPU worker's own device, and end it. */
+static void test_a_drive_that_is_offline_fails_its_request_only(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct kv_selection_settings full = usual;
+    full.policy = KV_POLICY_FULL;
+    struct rig_request *q = gpu_begin(r, 0, 300, 310, &full, 0);
+    gpu_prefill(q);
+    r->agent->offline = true;
+    assert_int_equal(gpu_decode(q), HILL_E_IO);
+    r->agent->offline = false;
+    gpu_end(q);
+    q = gpu_begin(r, 0, 300, 310, &full, 0);
+    gpu_prefill(q);
+    assert_int_equal(gpu_decode(q), 0);
+    gpu_end(q);
+    rig_stop(r);
+}
+
 /* The words lie in shared memory: one that says nothing of a selected token is named. */
 static void test_a_damaged_word_fails_its_request(void **unused)
 {
@@ -220,6 +241,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_damaged_entry_fails_its_request_only),
+        cmocka_unit_test(test_a_drive_that_is_offline_fails_its_request_only),
         cmocka_unit_test(test_a_damaged_word_fails_its_request),
         cmocka_unit_test(test_tokens_out_of_order_fail_the_request),
         cmocka_unit_test(test_keys_and_values_that_are_no_numbers_fail_the_request),

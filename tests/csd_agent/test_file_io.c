@@ -4,10 +4,12 @@
  */
 #include "tests/csd_agent/fixture.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <linux/magic.h>
+#include <liburing.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -76,6 +78,22 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at)
     return syscall(SYS_pwrite64, fd, from, bytes, at);
 }
 
+static bool ring_breaks; /* the next call fails, and what is prepared stays in the ring */
+
+int io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **cqe, unsigned n,
+                                     struct __kernel_timespec *timeout, sigset_t *mask)
+{
+    static int (*real)(struct io_uring *, struct io_uring_cqe **, unsigned,
+                       struct __kernel_timespec *, sigset_t *);
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "io_uring_submit_and_wait_timeout");
+    if (ring_breaks) {
+        ring_breaks = false;
+        return -EIO;
+    }
+    return real(ring, cqe, n, timeout, mask);
+}
+
 static void fill_file(const char *path, uint8_t *content)
 {
     FILE *f = fopen(path, "wb");
@@ -139,6 +157,41 @@ static void test_round_trip_without_io_uring(void **state)
     (void)state;
     random_seed(4);
     round_trip(&(struct csd_options){.force_pread = true});
+}
+
+/* What was prepared for a file that is dead does not come of the next one, which is another. */
+static void test_a_file_after_a_dead_one_has_its_own_transfers(void **state)
+{
+    (void)state;
+    uint8_t *content = malloc(FILE_PAGES * CSD_ALIGN);
+    uint8_t *memory = aligned_alloc(CSD_ALIGN, FILE_PAGES * CSD_ALIGN);
+    struct csd_extent extents[64];
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    random_seed(5);
+    assert_true(content && memory);
+    fill_file(pool_path(), content);
+    for (uint32_t i = 0; i < 64; i++)
+        extents[i] = (struct csd_extent){.offset = (i + 64ull) * CSD_ALIGN,
+                                         .memory = memory + (i + 64ull) * CSD_ALIGN,
+                                         .bytes = CSD_ALIGN};
+    file_io_prepare();
+    assert_int_equal(file_io_open(&io, pool_path(), &(struct csd_options){0}, &why), 0);
+    ring_breaks = true;
+    assert_int_equal(file_io_run(io, extents, 64, &why), HILL_E_IO);
+    assert_true(file_io_dead(io));
+    file_io_close(io);
+    memset(memory, 0, FILE_PAGES * CSD_ALIGN);
+    assert_int_equal(file_io_open(&io, pool_path(), &(struct csd_options){0}, &why), 0);
+    struct csd_extent other = {.memory = memory, .bytes = 64 * CSD_ALIGN};
+    assert_int_equal(file_io_run(io, &other, 1, &why), 0);
+    assert_memory_equal(memory, content, 64 * CSD_ALIGN);
+    file_io_close(io);
+    for (uint32_t i = 64 * CSD_ALIGN; i < 128 * CSD_ALIGN; i++)
+        assert_int_equal(memory[i], 0);
+    free(content);
+    free(memory);
 }
 
 static void test_a_busy_kernel_is_asked_again_after_a_pause(void **state)
@@ -605,6 +658,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_file_has_one_user, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_a_lock_that_is_let_go_soon_is_waited_for, make_folder,
                                         remove_folder),
+        cmocka_unit_test_setup_teardown(test_a_file_after_a_dead_one_has_its_own_transfers,
+                                        make_folder, remove_folder), /* the last with that ring */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,6 +48,12 @@ expect "a file that is being saved: exit code" $? 100
 expect "a file that is being saved: says so" "$(grep -c 'is being saved already' "$work/out.err")" 1
 expect "a file that is being saved: started again" "$(grep -c 'it waits\|starting it again' "$log")" 0
 exec 8>&-
+# a socket of that name cannot be opened, as a disk that is offline (ENXIO): nobody's device is gone
+ln "$(find "$run_dir" -type s | head -n 1)" "$work/gone.saving" || fail "no socket"
+generate 5 "$work/out" --save "$work/gone"
+expect "a file on a disk that is gone: exit code" $? 111
+expect "a file on a disk that is gone: says so" "$(grep -c 'No such device or address' "$work/out.err") $(wc -l <"$work/out.err")" "1 1"
+expect "a file on a disk that is gone: started again" "$(grep -c 'it waits\|starting it again' "$log")" 0
 
 # --- saved at the end, slowly, for the file is a pipe that nobody reads; an order to save comes meanwhile
 mkfifo "$work/slow.saving"
