@@ -284,7 +284,7 @@ static void slot_numbers_change_no_bit(void **state)
  * from staging where entries lie side by side there, else through pinned memory. */
 static void memory_of_its_own_changes_no_bit(void **state)
 {
-    enum { N = 1100, MORE = 3, CAPACITY = 1150 };
+    enum { N = 2600, MORE = 3, CAPACITY = 2650 }; /* six batches: each half is used three times */
     (void)state;
     uint32_t *tokens = calloc(N + MORE, sizeof *tokens);
     struct random_shape shape = base_shape;
