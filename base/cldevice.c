@@ -260,6 +260,14 @@ void cldevice_close(struct cldevice *device)
     memset(device, 0, sizeof *device);
 }
 
+uint64_t cldevice_room(const struct cldevice *device, uint64_t taken)
+{
+    if (!device->own_memory || !device->global_bytes)
+        return UINT64_MAX;
+    taken += device->global_bytes / 16;
+    return taken < device->global_bytes ? device->global_bytes - taken : 0;
+}
+
 cl_command_queue cldevice_queue(const struct cldevice *device, bool profiling, struct hill_why *why)
 {
     cl_int status;

@@ -216,6 +216,22 @@ static void open_store(struct worker *w)
     stored_listen(w, w->plane.party.bell);
 }
 
+/* The coordinator, which plans, does not know how much memory a card has. */
+static void bound_kv(struct worker *w)
+{
+    struct epoch_settings *s = &w->settings;
+    uint64_t weights = engine_weight_bytes(w->engine),
+             room = cldevice_room(&w->device, weights + s->prefix_gpu_cache_bytes);
+    if (s->gpu_kv_cap_bytes <= room)
+        return;
+    log_warn("%s has %.0f MiB, of which weights take %.0f: %.0f MiB are left for KV, less than the "
+             "%.0f of --gpu-kv-mb",
+             w->device.name, (double)w->device.global_bytes / 1048576.0,
+             (double)weights / 1048576.0, (double)room / 1048576.0,
+             (double)s->gpu_kv_cap_bytes / 1048576.0);
+    s->gpu_kv_cap_bytes = room ? room : 1; /* 0: no cap */
+}
+
 static int carry_out(struct worker *w, struct hill_why *why)
 {
     const struct epoch_settings *s = &w->settings;
@@ -226,6 +242,8 @@ static int carry_out(struct worker *w, struct hill_why *why)
         rc = load_model(w, why);
     if (!rc)
         rc = check_geometry(w, why);
+    if (!rc)
+        bound_kv(w);
     if (!rc)
         rc = engine_configure(w->engine, s->plan.batch_tokens, s->gpu_slots, n_sequences, why);
     if (!rc)

@@ -49,6 +49,19 @@ static const char some_builtins[] =
     "    out[4 * i] = h;\n"
     "}\n";
 
+/* A card of 16 MiB; one of the host's memory, however much it says. */
+static void room_is_that_of_a_card(void **state)
+{
+    (void)state;
+    struct cldevice card = {.own_memory = true, .global_bytes = 16 << 20};
+    assert_int_equal(cldevice_room(&card, 0), 15 << 20);
+    assert_int_equal(cldevice_room(&card, 5 << 20), 10 << 20);
+    assert_int_equal(cldevice_room(&card, 15 << 20), 0);
+    assert_int_equal(cldevice_room(&card, 17 << 20), 0);
+    card.own_memory = false;
+    assert_true(cldevice_room(&card, 17 << 20) == UINT64_MAX);
+}
+
 static cl_program build(const char *source, const char *builtins, struct hill_why *why)
 {
     if (builtins)
@@ -162,6 +175,7 @@ static int close_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(room_is_that_of_a_card),
         cmocka_unit_test(test_both_ways_give_the_same_bits),
         cmocka_unit_test(test_a_function_that_is_not_declared_is_found_in_the_header),
         cmocka_unit_test(test_a_wrong_program_is_refused_by_its_own_line),
