@@ -189,10 +189,10 @@ static int take_predict(struct order *order, const json_t *value, const char *na
     double number;
     if (read_number(&number, value, name, "predict", error))
         return -1;
-    if (number == 0)
-        return api_refuse(error, 400, "out_of_range", name,
-                          "%s is 0: at least one token is generated", name);
-    order->predict = number < 0 ? HILL_PREDICT_UNTIL_CONTEXT : (uint32_t)number;
+    order->prompt_only = number == 0;
+    order->predict = number < 0    ? HILL_PREDICT_UNTIL_CONTEXT
+                     : number == 0 ? 1 /* the pipeline makes one at least */
+                                   : (uint32_t)number;
     return 0;
 }
 

@@ -51,6 +51,7 @@ struct order {
     size_t n_ids;
     /* how it is sampled */
     uint32_t predict; /* HILL_PREDICT_UNTIL_CONTEXT or the number */
+    bool prompt_only; /* no token is wanted: the prompt is read, for requests that begin with it */
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
     uint64_t seed; /* 0: any */

@@ -25,7 +25,6 @@ static const struct order_field fields[] = {
     {"input_prefix", ORDER_INFILL, FIELD_BEFORE, NULL, NULL},
     {"input_suffix", ORDER_INFILL, FIELD_AFTER, NULL, NULL},
     {"input_extra", ORDER_INFILL, FIELD_REFUSED, "[[]]", "other files are not put before it"},
-    {"samplers", ORDER_INFILL, FIELD_IGNORED, NULL, NULL},
     {"t_max_prompt_ms", ORDER_INFILL, FIELD_IGNORED, NULL, NULL},
     {"t_max_predict_ms", ORDER_INFILL, FIELD_IGNORED, NULL, NULL},
     {"content", ORDER_TOKENIZE, FIELD_PROMPT, NULL, NULL},
@@ -65,6 +64,9 @@ static const struct order_field fields[] = {
     {"id_slot", ALL, FIELD_IGNORED, NULL, NULL},
     {"slot_id", GENERATES, FIELD_IGNORED, NULL, NULL},
     {"timings_per_token", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"samplers", ALL, FIELD_IGNORED, NULL, NULL},
+    {"response_fields", ALL, FIELD_IGNORED, NULL, NULL},
+    {"n_indent", ALL, FIELD_IGNORED, NULL, NULL},
     {"parallel_tool_calls", ORDER_CHAT, FIELD_IGNORED, NULL, NULL},
     /* refused, unless they ask for nothing */
     {"n", ALL, FIELD_REFUSED, "[1]", "one answer a request is served"},

@@ -88,6 +88,20 @@ static void test_every_field_is_taken(void **state)
     assert_true(order.prompt_bytes == 3 && order.seed == UINT64_C(1) << 32 && order.top_k == 0);
     taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":-1}");
     assert_int_equal(order.seed, 0);
+    assert_false(order.prompt_only);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"n_predict\":0}");
+    assert_true(order.prompt_only && order.predict == 1);
+}
+
+/* As llama.vim sends them. */
+static void test_hints_change_nothing(void **state)
+{
+    (void)state;
+#define HINTS                                                                                      \
+    ",\"samplers\":[\"top_k\",\"infill\"],\"response_fields\":[\"content\"],\"n_indent\":4}"
+    taken(ORDER_CHAT, "{" HELLO HINTS);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\"" HINTS);
+    taken(ORDER_INFILL, "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"" HINTS);
 }
 
 static void test_null_is_no_field(void **state)
@@ -132,10 +146,10 @@ static void test_out_of_range_is_refused_with_the_range(void **state)
 {
     (void)state;
     static const char *const wrong[] = {
-        "temperature\":-0.1", "temperature\":1001", "top_p\":1.1",     "min_p\":-1",
-        "repeat_penalty\":0", "max_tokens\":0",     "max_tokens\":-2", "top_k\":99999999",
-        "seed\":4294967296",  "stop\":[\"\"]",      "alpha\":0",       "alpha\":1.5",
-        "policy\":\"best\"",  "temperature\":1e999"};
+        "temperature\":-0.1", "temperature\":1001", "top_p\":1.1",      "min_p\":-1",
+        "repeat_penalty\":0", "max_tokens\":-2",    "top_k\":99999999", "seed\":4294967296",
+        "stop\":[\"\"]",      "alpha\":0",          "alpha\":1.5",      "policy\":\"best\"",
+        "temperature\":1e999"};
     char body[300];
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         snprintf(body, sizeof body, "{" HELLO ",\"%s}", wrong[i]);
@@ -343,6 +357,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_not_said_is_the_command_lines_default),
         cmocka_unit_test(test_every_field_is_taken),
+        cmocka_unit_test(test_hints_change_nothing),
         cmocka_unit_test(test_null_is_no_field),
         cmocka_unit_test(test_a_wrong_type_is_refused_by_name),
         cmocka_unit_test(test_out_of_range_is_refused_with_the_range),

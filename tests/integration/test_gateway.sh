@@ -105,6 +105,8 @@ ask POST /v1/completions "$(jq -c '.stop = ["Mary", "Zebra"]' <<<"$body")"
 answered "a stop string" 200 '.choices[0] | "\(.text)|\(.finish_reason)"' "$(jq -r '.text | split("Mary")[0]' "$work/wanted")|stop"
 ask POST /v1/completions "$(jq -c '.max_tokens = 999999 | .stop = "snow"' <<<"$body")"
 answered "more tokens than the context has room for" 200 '.choices[0].finish_reason' stop
+ask POST /v1/completions "$(jq -c '.max_tokens = 0' <<<"$body")"
+answered "no token: the prompt is read" 200 '[.choices[0].text, .choices[0].finish_reason, .usage.completion_tokens, .timings.predicted_n, .usage.prompt_tokens > 0] | @csv' '"","length",0,0,true'
 ask POST /v1/completions "$(jq -c '.budget = 64' <<<"$body")"
 answered "a budget of its own" 200 '.choices[0].finish_reason' length
 hillctl generate -p "$prompt" -n 24 --temp 0 --budget 64 --json >"$work/narrow"
