@@ -134,6 +134,10 @@ answered "tokenize" 200 '.tokens | length' ${#prompt}
 ids=$(jq -c .tokens "$work/answer")
 ask POST /detokenize "{\"tokens\":$ids}"
 answered "detokenize" 200 .content "$prompt"
+ask POST /detokenize '{"tokens":[256,32,97,257]}'
+answered "control tokens, and a space before" 200 .content '<|begin_of_text|> a<|endoftext|>'
+ask POST /tokenize '{"content":"a","with_pieces":true,"add_special":true}'
+answered "pieces of control tokens" 200 '[.tokens[].piece] | @csv' '"<|begin_of_text|>","a"'
 ask POST /v1/completions "$(jq -c --argjson ids "$ids" '.prompt = [256] + $ids' <<<"$body")"
 answered "a prompt of tokens" 200 '.choices[0].text' "$(jq -r .text "$work/wanted")"
 ask POST /detokenize '{"tokens":[99999]}'
