@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "chat/chat_prompt.h"
+#include "gateway/fill.h"
 #include "gateway/tools.h"
 #include "kv/select.h"
 
@@ -134,14 +135,13 @@ static void name_answer(struct job *job, uint64_t request)
 static void send_infill(struct job *job)
 {
     const struct order *o = &job->order;
-    struct prompt_piece pieces[] = {
-        {FILL_BEFORE, strlen(FILL_BEFORE), PROMPT_SPECIAL},
-        {json_string_value(o->before), json_string_length(o->before), PROMPT_TEXT},
-        {o->prompt, o->prompt_bytes, PROMPT_TEXT},
-        {FILL_AFTER, strlen(FILL_AFTER), PROMPT_SPECIAL},
-        {json_string_value(o->after), json_string_length(o->after), PROMPT_TEXT},
-        {FILL_WANTED, strlen(FILL_WANTED), PROMPT_SPECIAL}};
-    send_order(job, pieces, sizeof pieces / sizeof *pieces, "<|file_sep|>");
+    size_t n = 0;
+    struct prompt_piece *pieces = fill_pieces(o, job->gateway->upstream.files, &n);
+    if (pieces)
+        send_order(job, pieces, n, FILL_FILE);
+    else
+        job_fail(job, HILL_E_NOMEM, "out of memory for the prompt");
+    free(pieces);
 }
 
 /* Refused: false. */

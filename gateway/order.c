@@ -91,6 +91,23 @@ static int take_prompt(struct order *order, const json_t *value, const char *nam
     return 0;
 }
 
+/* llama-server's: a name need not be said. */
+static int take_extra(struct order *order, const json_t *list, struct api_error *error)
+{
+    size_t n = json_array_size(list);
+    if (!json_is_array(list) || n > FILL_FILES_MAX)
+        return api_refuse(error, 400, "wrong_type", "input_extra",
+                          "input_extra has to be a list of at most %u texts", FILL_FILES_MAX);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *chunk = json_array_get(list, i), *name = json_object_get(chunk, "filename");
+        if (!json_is_string(json_object_get(chunk, "text")) || (name && !json_is_string(name)))
+            return api_refuse(error, 400, "wrong_type", "input_extra",
+                              "input_extra[%zu] is no object with a text and a filename", i);
+    }
+    order->extra = list;
+    return 0;
+}
+
 static int take_stop(struct order *order, const json_t *value, struct api_error *error)
 {
     size_t n = json_is_string(value) ? 1 : json_array_size(value);
@@ -267,6 +284,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
     case FIELD_AFTER:
         *(field->id == FIELD_BEFORE ? &o->before : &o->after) = value;
         return json_is_string(value) ? 0 : wrong_type(error, field->name, "a text");
+    case FIELD_EXTRA:
+        return take_extra(o, value, error);
     case FIELD_TOKENS:
         return json_is_array(value) ? read_ids(o, value, "tokens", error)
                                     : wrong_type(error, "tokens", "a list of token ids");
@@ -406,7 +425,7 @@ static void drop_body(struct order *order)
     order->messages = NULL;
     order->texts = NULL;
     order->calls = NULL;
-    order->tools = order->before = order->after = NULL;
+    order->tools = order->before = order->after = order->extra = NULL;
     order->tool_name = order->prompt = order->begun = NULL;
     order->begun_bytes = 0;
     order->told = NULL;

@@ -24,7 +24,7 @@ static const struct order_field fields[] = {
     {"prompt", ORDER_COMPLETION | ORDER_INFILL, FIELD_PROMPT, NULL, NULL},
     {"input_prefix", ORDER_INFILL, FIELD_BEFORE, NULL, NULL},
     {"input_suffix", ORDER_INFILL, FIELD_AFTER, NULL, NULL},
-    {"input_extra", ORDER_INFILL, FIELD_REFUSED, "[[]]", "other files are not put before it"},
+    {"input_extra", ORDER_INFILL, FIELD_EXTRA, NULL, NULL},
     {"t_max_prompt_ms", ORDER_INFILL, FIELD_IGNORED, NULL, NULL},
     {"t_max_predict_ms", ORDER_INFILL, FIELD_IGNORED, NULL, NULL},
     {"content", ORDER_TOKENIZE, FIELD_PROMPT, NULL, NULL},

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gateway/fill.h"
 #include "gateway/json_bounds.h"
 #include "gateway/order.h"
 #include "kv/select.h"
@@ -271,9 +272,41 @@ static void test_infill(void **state)
     refused(ORDER_INFILL, "{\"input_prefix\":\"a\"}", "missing_field", "input_suffix");
     refused(ORDER_INFILL, "{\"input_suffix\":\"a\"}", "missing_field", "input_prefix");
     refused(ORDER_INFILL, "{\"input_prefix\":1}", "wrong_type", "input_prefix");
-    refused(ORDER_INFILL, "{\"input_extra\":[{}]}", "not_served", "input_extra");
+    refused(ORDER_INFILL, "{\"input_extra\":{}}", "wrong_type", "input_extra");
+    refused(ORDER_INFILL, "{\"input_extra\":[{\"text\":\"x\"},{}]}", "wrong_type",
+            "input_extra[1]");
+    refused(ORDER_INFILL, "{\"input_extra\":[{\"text\":\"x\",\"filename\":1}]}", "wrong_type",
+            "input_extra[0]");
     refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"input_prefix\":\"a\"}", "unknown_field",
             "input_prefix");
+}
+
+/* The pieces of an infill; what is no control token is in brackets. */
+static void filled(const char *body, bool files, const char *wanted)
+{
+    char got[400] = "";
+    size_t n, used = 0;
+    taken(ORDER_INFILL, body);
+    struct prompt_piece *pieces = fill_pieces(&order, files, &n);
+    assert_non_null(pieces);
+    for (size_t i = 0; i < n; i++)
+        used += (size_t)snprintf(got + used, sizeof got - used,
+                                 pieces[i].kind == PROMPT_SPECIAL ? "%.*s" : "[%.*s]",
+                                 (int)pieces[i].bytes, pieces[i].text);
+    free(pieces);
+    assert_string_equal(got, wanted);
+}
+
+static void test_infill_beside_other_files(void **state)
+{
+    (void)state;
+#define GAP   "<|fim_prefix|>[a][c]<|fim_suffix|>[b]<|fim_middle|>"
+#define EXTRA "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"prompt\":\"c\",\"input_extra\":"
+    filled(EXTRA "[]}", true, GAP);
+    filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"<|file_sep|>\"},{\"text\":\"two\"}]}", true,
+           "<|repo_name|>[myproject\n]<|file_sep|>[x.c][\n][<|file_sep|>]<|file_sep|>[tmp][\n][two]"
+           "<|file_sep|>[filename][\n]" GAP);
+    filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"one\"}]}", false, GAP);
 }
 
 static void test_messages(void **state)
@@ -366,6 +399,7 @@ int main(void)
         cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_an_answer_that_has_begun),
         cmocka_unit_test(test_infill),
+        cmocka_unit_test(test_infill_beside_other_files),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_json_is_bounded),
         cmocka_unit_test(test_tokens_and_templates),
