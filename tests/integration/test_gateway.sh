@@ -167,6 +167,7 @@ stream() { # BODY-FILTER PATH: the events' JSON, one a line, in $work/events
 }
 stream 'select(.messages) | .stream_options = {include_usage: true} | .return_progress = true' /v1/chat/completions
 expect "a stream: status and type" "$code $(grep -ci '^content-type: text/event-stream' "$work/head")" "200 1"
+expect "a stream is not to be held back" "$(grep -ci '^x-accel-buffering: no' "$work/head")" 1
 expect "a stream says the same" "$(jq -sr '[.[].choices[0].delta.content // ""] | add' "$work/events")" "The key is 7302941"
 expect "its first role, its end" "$(jq -sr '"\(.[0].choices[0].delta.role) \([.[].choices[0].finish_reason | select(.)] | @csv)"' "$work/events")" 'assistant "stop"'
 expect "its usage comes once, at the end" "$(jq -sr '"\([.[] | select(.usage)] | length) \(.[-1].choices | length) \(.[-1].usage.completion_tokens)"' "$work/events")" "1 0 22"
