@@ -98,7 +98,8 @@ int tools_check_calls(const json_t *calls, size_t i, struct api_error *error)
         const json_t *call = json_array_get(calls, c),
                      *function = json_object_get(call, "function"),
                      *arguments = json_object_get(function, "arguments");
-        if (!is_name(json_object_get(function, "name")) ||
+        /* any name that a model may have made up */
+        if (!json_string_length(json_object_get(function, "name")) ||
             (!json_is_string(arguments) && !json_is_object(arguments)))
             return api_refuse(error, 400, "bad_message", "messages",
                               "messages[%zu].tool_calls[%zu] has no function with a name and "
@@ -128,6 +129,8 @@ static void add_arguments(struct text_buffer *out, const json_t *arguments)
                        : NULL;
     if (read || !json_is_string(arguments))
         add_value(out, read ? read : arguments, 0);
+    else if (!json_string_length(arguments))
+        text_puts(out, "{}");
     else
         text_puts(out, json_string_value(arguments)); /* what a model once wrote */
     json_decref(read);

@@ -103,6 +103,22 @@ static void test_qwen(void **state)
          "chatml-1", "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n");
 }
 
+#define CALL(name, arguments)                                                                      \
+    "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c0\",\"type\":\"function\",\"function\":{"  \
+    "\"name\":\"" name "\",\"arguments\":" arguments "}}]}"
+
+/* Whatever a model has called, and this gateway has sent, is rendered in the next turn. */
+static void test_calls_come_back(void **state)
+{
+    (void)state;
+    told("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL(
+             "find the \\\"way\\\"", "\"\"") ",{\"role\":\"tool\",\"content\":\"7\"}]}",
+         "chatml-1",
+         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": \"find the "
+         "\\\"way\\\"\", \"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>user\n"
+         "<tool_response>\n7\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
+}
+
 static void test_llama(void **state)
 {
     (void)state;
@@ -145,6 +161,8 @@ static void test_what_is_refused(void **state)
             "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}," TOOLS "}",
             "chatml-1", "sub");
     refused("{" CONVERSATION "],\"logprobs\":true," TOOLS "}", "chatml-1", "logprobs");
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL("", "\"{}\"") "]}",
+            "chatml-1", "name");
     refused("{" CONVERSATION "],\"chat_template_kwargs\":{\"enable_thinking\":false}," TOOLS "}",
             "chatml-1", "enable_thinking");
 }
@@ -220,6 +238,9 @@ static void test_json(void **state)
           "|add {\"a\":\"}\"};");
     reads(CHAT_TOOLS_JSON, "Three. {\"name\": \"add\"}", "Three. {\"name\": \"add\"}|");
     reads(CHAT_TOOLS_JSON, "{\"sum\": 3}", "{\"sum\": 3}|");
+    reads(CHAT_TOOLS_JSON, "[{\"name\": \"a\", \"parameters\": {}}]", "|a {};");
+#define TWO "[{\"name\": \"a\", \"parameters\": {}}, {\"name\": \"b\", \"parameters\": {}}]"
+    reads(CHAT_TOOLS_JSON, TWO, TWO "|"); /* which its template could not render */
     reads(CHAT_TOOLS_JSON, "{\"name\": \"Alice\", \"age\": 30}",
           "{\"name\": \"Alice\", \"age\": 30}|");
     reads(CHAT_TOOLS_JSON, "{\"name\": \"t\", \"parameters\": {\"x\": 21.3}}", "|t {\"x\":21.3};");
@@ -229,11 +250,9 @@ static void test_json(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_qwen),
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_what_is_refused),
-        cmocka_unit_test(test_tags),
-        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_qwen),  cmocka_unit_test(test_calls_come_back),
+        cmocka_unit_test(test_llama), cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_tags),  cmocka_unit_test(test_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
