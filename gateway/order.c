@@ -203,8 +203,8 @@ static int take_policy(struct order *order, const json_t *value, struct api_erro
 static int take_predict(struct order *order, const json_t *value, const char *name,
                         struct api_error *error)
 {
-    double number;
-    if (read_number(&number, value, name, "predict", error))
+    double number = range_of("predict")->max; /* more is cut to what the context allows anyway */
+    if (!(json_number_value(value) > number) && read_number(&number, value, name, "predict", error))
         return -1;
     order->prompt_only = number == 0;
     order->predict = number < 0    ? HILL_PREDICT_UNTIL_CONTEXT
@@ -232,11 +232,14 @@ static int take_logprobs(struct order *order, const json_t *value, struct api_er
 
 static int take_seed(struct order *order, const json_t *value, struct api_error *error)
 {
-    double number;
-    if (read_number(&number, value, "seed", "seed", error))
-        return -1;
+    double number = json_number_value(value);
+    bool whole = json_is_integer(value) ||
+                 (json_is_real(value) && number == floor(number) && fabs(number) < 0x1p63);
+    if (!whole)
+        return wrong_type(error, "seed", "a whole number");
+    int64_t seed = json_is_integer(value) ? json_integer_value(value) : (int64_t)number;
     /* as on the command line: 0 is a seed, too (proto/options_hill.c) */
-    order->seed = number < 0 ? 0 : number == 0 ? UINT64_C(1) << 32 : (uint64_t)number;
+    order->seed = seed == -1 ? 0 : seed == 0 ? UINT64_C(1) << 32 : (uint64_t)seed;
     return 0;
 }
 

@@ -92,6 +92,17 @@ static void test_every_field_is_taken(void **state)
     assert_false(order.prompt_only);
     taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"n_predict\":0}");
     assert_true(order.prompt_only && order.predict == 1);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"max_tokens\":1000000000000}");
+    assert_int_equal(order.predict, 16777216);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":-2}");
+    assert_true(order.seed == UINT64_MAX - 1);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":4294967297}");
+    assert_true(order.seed == 4294967297u);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":9223372036854775807}");
+    assert_true(order.seed == INT64_MAX);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":7e3}");
+    assert_true(order.seed == 7000);
+    refused(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":1e19}", "wrong_type", "seed");
 }
 
 /* As llama.vim sends them. */
@@ -147,10 +158,9 @@ static void test_out_of_range_is_refused_with_the_range(void **state)
 {
     (void)state;
     static const char *const wrong[] = {
-        "temperature\":-0.1", "temperature\":1001", "top_p\":1.1",      "min_p\":-1",
-        "repeat_penalty\":0", "max_tokens\":-2",    "top_k\":99999999", "seed\":4294967296",
-        "stop\":[\"\"]",      "alpha\":0",          "alpha\":1.5",      "policy\":\"best\"",
-        "temperature\":1e999"};
+        "temperature\":-0.1", "temperature\":1001", "top_p\":1.1",       "min_p\":-1",
+        "repeat_penalty\":0", "max_tokens\":-2",    "top_k\":99999999",  "stop\":[\"\"]",
+        "alpha\":0",          "alpha\":1.5",        "policy\":\"best\"", "temperature\":1e999"};
     char body[300];
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         snprintf(body, sizeof body, "{" HELLO ",\"%s}", wrong[i]);
