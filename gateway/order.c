@@ -77,13 +77,16 @@ static int read_ids(struct order *order, const json_t *list, const char *name,
 static int take_prompt(struct order *order, const json_t *value, const char *name,
                        struct api_error *error)
 {
-    if (json_is_array(value) && json_is_integer(json_array_get(value, 0)))
-        return read_ids(order, value, name, error);
-    if (json_array_size(value) > 1)
+    bool ids = json_is_integer(json_array_get(value, 0));
+    if (!ids && json_array_size(value) > 1)
         return api_refuse(error, 400, "not_served", name,
                           "%s is a list of several: one prompt a request is served", name);
-    if (json_array_size(value) == 1)
+    if (!ids && json_array_size(value) == 1) {
         value = json_array_get(value, 0);
+        ids = json_is_integer(json_array_get(value, 0));
+    }
+    if (ids)
+        return read_ids(order, value, name, error);
     if (!json_is_string(value))
         return wrong_type(error, name, "a text or a list of token ids");
     order->prompt = json_string_value(value);
@@ -119,12 +122,12 @@ static int take_stop(struct order *order, const json_t *value, struct api_error 
     for (size_t i = 0; i < n; i++) {
         const json_t *text = json_is_array(value) ? json_array_get(value, i) : value;
         size_t bytes = json_string_length(text);
-        if (!json_is_string(text) || !bytes || bytes > STOP_STRING_BYTES_MAX)
+        if (!json_is_string(text) || bytes > STOP_STRING_BYTES_MAX)
             return api_refuse(error, 400, "out_of_range", "stop",
-                              "stop has to be texts of 1 to %u bytes", STOP_STRING_BYTES_MAX);
-        order->stops[i] = (struct stop_string){json_string_value(text), bytes};
+                              "stop has to be texts of at most %u bytes", STOP_STRING_BYTES_MAX);
+        if (bytes)
+            order->stops[order->n_stops++] = (struct stop_string){json_string_value(text), bytes};
     }
-    order->n_stops = (unsigned)n;
     return 0;
 }
 

@@ -85,6 +85,12 @@ static void test_every_field_is_taken(void **state)
     taken(ORDER_COMPLETION, "{\"prompt\":[5,6],\"n_predict\":-1}");
     assert_true(order.n_ids == 2 && order.ids[1] == 6);
     assert_int_equal(order.predict, HILL_PREDICT_UNTIL_CONTEXT);
+    taken(ORDER_COMPLETION, "{\"prompt\":[[5,6,7]]}");
+    assert_true(order.n_ids == 3 && order.ids[2] == 7);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"stop\":[\"\",\"ab\",\"\"]}");
+    assert_true(order.n_stops == 1 && order.stops[0].bytes == 2);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"stop\":\"\"}");
+    assert_int_equal(order.n_stops, 0);
     taken(ORDER_COMPLETION, "{\"prompt\":[\"one\"],\"seed\":0,\"top_k\":-1}");
     assert_true(order.prompt_bytes == 3 && order.seed == UINT64_C(1) << 32 && order.top_k == 0);
     taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":-1}");
@@ -158,9 +164,9 @@ static void test_out_of_range_is_refused_with_the_range(void **state)
 {
     (void)state;
     static const char *const wrong[] = {
-        "temperature\":-0.1", "temperature\":1001", "top_p\":1.1",       "min_p\":-1",
-        "repeat_penalty\":0", "max_tokens\":-2",    "top_k\":99999999",  "stop\":[\"\"]",
-        "alpha\":0",          "alpha\":1.5",        "policy\":\"best\"", "temperature\":1e999"};
+        "temperature\":-0.1", "temperature\":1001", "top_p\":1.1",        "min_p\":-1",
+        "repeat_penalty\":0", "max_tokens\":-2",    "top_k\":99999999",   "alpha\":0",
+        "alpha\":1.5",        "policy\":\"best\"",  "temperature\":1e999"};
     char body[300];
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         snprintf(body, sizeof body, "{" HELLO ",\"%s}", wrong[i]);
@@ -192,6 +198,9 @@ static void test_what_is_not_served_is_refused_unless_it_asks_for_nothing(void *
     refused(ORDER_CHAT, "{" HELLO ",\"tools\":[{}]}", "not_served", "tools");
     refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"echo\":true}", "not_served", "echo");
     refused(ORDER_COMPLETION, "{\"prompt\":[\"a\",\"b\"]}", "not_served", "one prompt");
+    refused(ORDER_COMPLETION, "{\"prompt\":[[1],[2]]}", "not_served", "one prompt");
+    refused(ORDER_COMPLETION, "{\"prompt\":[[1,\"x\"]]}", "wrong_type", "prompt[1]");
+    refused(ORDER_COMPLETION, "{\"prompt\":[[[1]]]}", "wrong_type", "prompt");
     refused(ORDER_CHAT, "{" HELLO ",\"temprature\":1}", "unknown_field", "temprature");
     refused(ORDER_COMPLETION, "{" HELLO ",\"prompt\":\"x\"}", "unknown_field", "messages");
     refused(ORDER_CHAT, "{" HELLO ",\"stream\":true,\"stream_options\":{\"x\":1}}", "unknown_field",
@@ -345,6 +354,9 @@ static void test_messages(void **state)
     assert_int_equal(order.messages[0].role, CHAT_TOOL);
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[{}]"),
             "bad_message", "assistant");
+    taken(ORDER_CHAT, ONE("\"role\":\"assistant\",\"content\":[],\"tool_calls\":[{\"function\":{"
+                          "\"name\":\"f\",\"arguments\":\"{}\"}}]"));
+    assert_int_equal(order.messages[0].bytes, 0);
     refused(ORDER_CHAT, ONE("\"role\":\"assistant\",\"tool_calls\":[{}]"), "bad_message",
             "arguments");
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"colour\":1"), "bad_message",
@@ -373,6 +385,8 @@ static void test_json_is_bounded(void **state)
     refused(ORDER_CHAT, "", "bad_json", "no body");
     refused(ORDER_CHAT, "[1]", "bad_json", "no object");
     refused(ORDER_CHAT, "{\"a\":1} x", "bad_json", "line 1");
+    taken(ORDER_COMPLETION, "\xEF\xBB\xBF{\"prompt\":\"p\"}"); /* a byte order mark */
+    refused(ORDER_CHAT, "\xEF\xBB\xBF", "bad_json", "no body");
     refused(ORDER_CHAT, "{\"a\":1,\"a\":2}", "bad_json", "a");
     refused(ORDER_CHAT, "{\"prompt\":\"\xff\"}", "bad_json", "line 1");
     /* brackets and commas within a text are text */
