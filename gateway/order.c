@@ -170,7 +170,17 @@ static int take_template_kwargs(struct order *order, const json_t *value, struct
             read_bool(&thinks, variable, "chat_template_kwargs.enable_thinking", error))
             return -1;
     }
-    order->no_think = !thinks;
+    order->no_think |= !thinks;
+    return 0;
+}
+
+/* OpenAI's; a template knows reasoning or none. */
+static int take_effort(struct order *order, const json_t *value, struct api_error *error)
+{
+    const char *effort = json_string_value(value);
+    if (!effort)
+        return wrong_type(error, "reasoning_effort", "a text");
+    order->no_think |= strcmp(effort, "none") == 0 || strcmp(effort, "minimal") == 0;
     return 0;
 }
 
@@ -303,6 +313,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return take_response_format(o, value, error);
     case FIELD_TEMPLATE_KWARGS:
         return take_template_kwargs(o, value, error);
+    case FIELD_EFFORT:
+        return take_effort(o, value, error);
     case FIELD_PREDICT:
         return take_predict(o, value, field->name, error);
     case FIELD_LOGPROBS:

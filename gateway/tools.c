@@ -292,9 +292,9 @@ int tools_tell(struct order *order, const struct chat_format *format, struct api
     if (!has_tools(order))
         return 0;
     if (order->no_think)
-        return api_refuse(error, 400, "excluded", "chat_template_kwargs",
-                          "chat_template_kwargs.enable_thinking: not false together with tools, "
-                          "which a template rendered with that switch is not told of");
+        return api_refuse(error, 400, "excluded", "tools",
+                          "tools: not together with enable_thinking false or a reasoning_effort of "
+                          "none: a template rendered with that switch is not told of tools");
     if (t.form == CHAT_TOOLS_NONE)
         return api_refuse(error, 400, "not_served", "tools",
                           "tools: they are served for the templates of Qwen 2.5, SmolLM and Llama "

@@ -255,6 +255,14 @@ static void test_thinking(void **state)
     refused(ORDER_CHAT, KWARGS("{\"enable_thinking\":\"false\"}"), "wrong_type",
             "chat_template_kwargs.enable_thinking has to be true or false");
     refused(ORDER_CHAT, KWARGS("[]"), "wrong_type", "an object");
+#define EFFORT(of) "{" HELLO ",\"reasoning_effort\":" of "}"
+    taken(ORDER_CHAT, EFFORT("\"none\""));
+    assert_true(order.no_think);
+    taken(ORDER_TEMPLATE, EFFORT("\"minimal\",\"chat_template_kwargs\":{}"));
+    assert_true(order.no_think);
+    taken(ORDER_CHAT, EFFORT("\"high\",\"verbosity\":\"low\",\"prompt_cache_retention\":\"24h\""));
+    assert_false(order.no_think);
+    refused(ORDER_CHAT, EFFORT("1"), "wrong_type", "reasoning_effort");
     refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"chat_template_kwargs\":{}}", "unknown_field",
             "chat_template_kwargs");
 }
