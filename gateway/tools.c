@@ -160,7 +160,7 @@ static void add_tools(struct text_buffer *out, const struct order *order, enum c
         text_puts(out, "Given the following functions, please respond with a JSON for a function "
                        "call with its proper arguments that best answers the given prompt.\n\n"
                        "Respond in the format {\"name\": function name, \"parameters\": dictionary "
-                       "of argument name and its value}. Do not use variables.\n\n");
+                       "of argument name and its value}.Do not use variables.\n\n");
     for (size_t i = 0; i < json_array_size(order->tools); i++) {
         text_puts(out, form == CHAT_TOOLS_TAGS ? "\n" : "");
         add_value(out, json_array_get(order->tools, i),
@@ -236,12 +236,14 @@ static void tell_answers(struct telling *t, unsigned *i)
     own(t, &text, &m->text, &m->bytes);
 }
 
+/* Llama 3's template leaves out what is said beside a call. */
 static void tell_call(struct telling *t, const struct chat_message *given, const json_t *calls)
 {
     struct chat_message *m = &t->out[t->n++];
     struct text_buffer text = {0};
     m->role = CHAT_ASSISTANT;
-    text_add(&text, given->bytes ? given->text : "", given->bytes);
+    if (given->bytes && t->form == CHAT_TOOLS_TAGS)
+        text_add(&text, given->text, given->bytes);
     add_calls(&text, calls, t->form);
     own(t, &text, &m->text, &m->bytes);
 }
@@ -250,8 +252,9 @@ static void tell_user(struct telling *t, const struct chat_message *given)
 {
     struct chat_message *m = &t->out[t->n++];
     struct text_buffer text = {0};
+    uint64_t space = chat_space_left(given->text, given->bytes);
     add_tools(&text, t->order, t->form);
-    text_add(&text, given->text, given->bytes);
+    text_add(&text, given->text + space, given->bytes - space);
     m->role = CHAT_USER;
     own(t, &text, &m->text, &m->bytes);
 }
@@ -276,6 +279,7 @@ static void tell_all(struct telling *t)
             t->out[t->n++] = *given;
         }
     }
+    t->out->tools = o->tools && !tags;
 }
 
 static bool has_tools(const struct order *order)
