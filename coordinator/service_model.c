@@ -90,7 +90,7 @@ void model_take_tokenize(void *owner, struct arrival *a)
         router_reply(sv->router, &a->from, code, why.text);
     } else {
         for (uint64_t i = 0; pieces && i < count; i++)
-            pieces[i] = to_wire(tokenizer_piece(sv->settings->tokenizer, answer.tokens[i]));
+            pieces[i] = to_wire(tokenizer_spelling(sv->settings->tokenizer, answer.tokens[i]));
         answer.n_tokens = count;
         answer.n_pieces = pieces ? count : 0;
         answer.pieces = pieces;
@@ -100,24 +100,35 @@ void model_take_tokenize(void *owner, struct arrival *a)
     free(answer.tokens);
 }
 
-/* HILL_E_INVALID: a token outside the vocabulary, in *bad. */
+static uint64_t write_token(struct detokenizer *stream, uint32_t token, char *out)
+{
+    const struct gguf_string spelt = tokenizer_spelling(stream->tokenizer, token);
+    if (!spelt.length || tokenizer_piece(stream->tokenizer, token).length)
+        return detokenizer_push(stream, token, out);
+    uint64_t waited = detokenizer_flush(stream, out);
+    memcpy(out + waited, spelt.data, spelt.length);
+    return waited + spelt.length;
+}
+
+/* All that is there: control tokens as they are spelt, and the first space. HILL_E_INVALID: a token
+ * outside the vocabulary, in *bad. */
 static int decode(const struct tokenizer *tokenizer, const Hill__Detokenize *order, char **text,
                   size_t *bytes, uint32_t *bad)
 {
     struct detokenizer stream;
     size_t room = 16;
-    detokenizer_init(&stream, tokenizer, false);
+    detokenizer_init(&stream, tokenizer, true);
     for (size_t i = 0; i < order->n_tokens; i++) {
         *bad = order->tokens[i];
         if (order->tokens[i] >= tokenizer_vocab_size(tokenizer))
             return HILL_E_INVALID;
-        room += tokenizer_piece(tokenizer, order->tokens[i]).length * 3 + 16;
+        room += tokenizer_spelling(tokenizer, order->tokens[i]).length * 3 + 16;
     }
     *text = malloc(room);
     if (!*text)
         return HILL_E_NOMEM;
     for (size_t i = 0; i < order->n_tokens; i++)
-        *bytes += detokenizer_push(&stream, order->tokens[i], *text + *bytes);
+        *bytes += write_token(&stream, order->tokens[i], *text + *bytes);
     *bytes += detokenizer_flush(&stream, *text + *bytes);
     return 0;
 }

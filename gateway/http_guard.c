@@ -48,10 +48,14 @@ static bool names_this_machine(const struct gateway_settings *settings, const ch
            (!gateway_is_loopback(settings->host) && (is_address(name) || is_own_name(name)));
 }
 
-/* "http://HOST" with the request's own Host: a page that this gateway sent. */
+/* "http://HOST" with the request's own Host: a page that this gateway sent; "https://HOST": through
+ * a proxy. */
 static bool is_own(const char *origin, const char *host)
 {
-    return host && strncasecmp(origin, "http://", 7) == 0 && strcasecmp(origin + 7, host) == 0;
+    size_t scheme = strncasecmp(origin, "http://", 7) == 0    ? 7
+                    : strncasecmp(origin, "https://", 8) == 0 ? 8
+                                                              : 0;
+    return host && scheme && strcasecmp(origin + scheme, host) == 0;
 }
 
 const char *http_guard_allow(const struct gateway_settings *settings, const char *origin)

@@ -116,6 +116,8 @@ static void add_headers(const struct exchange *x, struct MHD_Response *response)
         MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (job->stream) /* nginx passes it on as it comes */
+        MHD_add_response_header(response, "X-Accel-Buffering", "no");
     if (x->unclear)
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     if (job->route.endpoint == ENDPOINT_PAGE)

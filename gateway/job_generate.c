@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "chat/chat_prompt.h"
+#include "gateway/fill.h"
 #include "gateway/tools.h"
 #include "kv/select.h"
 
@@ -134,14 +135,13 @@ static void name_answer(struct job *job, uint64_t request)
 static void send_infill(struct job *job)
 {
     const struct order *o = &job->order;
-    struct prompt_piece pieces[] = {
-        {FILL_BEFORE, strlen(FILL_BEFORE), PROMPT_SPECIAL},
-        {json_string_value(o->before), json_string_length(o->before), PROMPT_TEXT},
-        {o->prompt, o->prompt_bytes, PROMPT_TEXT},
-        {FILL_AFTER, strlen(FILL_AFTER), PROMPT_SPECIAL},
-        {json_string_value(o->after), json_string_length(o->after), PROMPT_TEXT},
-        {FILL_WANTED, strlen(FILL_WANTED), PROMPT_SPECIAL}};
-    send_order(job, pieces, sizeof pieces / sizeof *pieces, "<|file_sep|>");
+    size_t n = 0;
+    struct prompt_piece *pieces = fill_pieces(o, job->gateway->upstream.files, &n);
+    if (pieces)
+        send_order(job, pieces, n, FILL_FILE);
+    else
+        job_fail(job, HILL_E_NOMEM, "out of memory for the prompt");
+    free(pieces);
 }
 
 /* Refused: false. */
@@ -215,8 +215,9 @@ void generate_rendered(struct job *job)
         pieces[prompt->n_pieces] =
             begun.length ? (struct prompt_piece){begun.bytes, begun.length, PROMPT_TEXT}
                          : (struct prompt_piece){o->begun, o->begun_bytes, PROMPT_LITERAL};
-        calls_feed(&gen->reader, begun.length ? begun.bytes : "", begun.length, &gen->text,
-                   &gen->calls, job->order.stream);
+        if (!o->prompt_only)
+            calls_feed(&gen->reader, begun.length ? begun.bytes : "", begun.length, &gen->text,
+                       &gen->calls, job->order.stream);
         send_order(job, pieces, prompt->n_pieces + (begun.length || o->begun_bytes ? 1 : 0),
                    prompt->answer_end);
     }
@@ -310,6 +311,8 @@ static void take_text(struct job *job, const Hill__Text *text)
 {
     struct generation *gen = &job->generation;
     bool token = text->token != UINT32_MAX; /* else more text of the one before */
+    if (job->order.prompt_only)
+        return;
     if (token)
         note_token(job);
     logprobs_add(&gen->logprobs, (const char *)text->text.data, text->text.len, text->logprob,
@@ -344,7 +347,10 @@ static void answer_now(struct job *job, const char *finish)
     looks_write(job);
     if (gen->reader.n && strcmp(finish, "stop") == 0)
         finish = "tool_calls";
-    gen->figures.predicted_tokens = (uint32_t)gen->follower.n_tokens;
+    if (job->order.prompt_only)
+        finish = "length";
+    else
+        gen->figures.predicted_tokens = (uint32_t)gen->follower.n_tokens;
     gen->head.stop_type = gen->stops.stopped            ? "word"
                           : strcmp(finish, "stop") == 0 ? "eos"
                                                         : "limit";

@@ -1,6 +1,8 @@
 /* gateway/json_bounds.c - see json_bounds.h. */
 #include "gateway/json_bounds.h"
 
+#include <string.h>
+
 static int check_bounds(const char *text, size_t bytes, struct api_error *error)
 {
     size_t depth = 0, values = 0;
@@ -32,6 +34,10 @@ static int check_bounds(const char *text, size_t bytes, struct api_error *error)
 json_t *json_bounded_object(const char *text, size_t bytes, struct api_error *error)
 {
     json_error_t why;
+    if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* a byte order mark */
+        text += 3;
+        bytes -= 3;
+    }
     if (!bytes) {
         api_refuse(error, 400, "bad_json", NULL,
                    "the request has no body: a JSON object is wanted");

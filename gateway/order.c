@@ -77,17 +77,37 @@ static int read_ids(struct order *order, const json_t *list, const char *name,
 static int take_prompt(struct order *order, const json_t *value, const char *name,
                        struct api_error *error)
 {
-    if (json_is_array(value) && json_is_integer(json_array_get(value, 0)))
-        return read_ids(order, value, name, error);
-    if (json_array_size(value) > 1)
+    bool ids = json_is_integer(json_array_get(value, 0));
+    if (!ids && json_array_size(value) > 1)
         return api_refuse(error, 400, "not_served", name,
                           "%s is a list of several: one prompt a request is served", name);
-    if (json_array_size(value) == 1)
+    if (!ids && json_array_size(value) == 1) {
         value = json_array_get(value, 0);
+        ids = json_is_integer(json_array_get(value, 0));
+    }
+    if (ids)
+        return read_ids(order, value, name, error);
     if (!json_is_string(value))
         return wrong_type(error, name, "a text or a list of token ids");
     order->prompt = json_string_value(value);
     order->prompt_bytes = json_string_length(value);
+    return 0;
+}
+
+/* llama-server's: a name need not be said. */
+static int take_extra(struct order *order, const json_t *list, struct api_error *error)
+{
+    size_t n = json_array_size(list);
+    if (!json_is_array(list) || n > FILL_FILES_MAX)
+        return api_refuse(error, 400, "wrong_type", "input_extra",
+                          "input_extra has to be a list of at most %u texts", FILL_FILES_MAX);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *chunk = json_array_get(list, i), *name = json_object_get(chunk, "filename");
+        if (!json_is_string(json_object_get(chunk, "text")) || (name && !json_is_string(name)))
+            return api_refuse(error, 400, "wrong_type", "input_extra",
+                              "input_extra[%zu] is no object with a text and a filename", i);
+    }
+    order->extra = list;
     return 0;
 }
 
@@ -102,12 +122,12 @@ static int take_stop(struct order *order, const json_t *value, struct api_error 
     for (size_t i = 0; i < n; i++) {
         const json_t *text = json_is_array(value) ? json_array_get(value, i) : value;
         size_t bytes = json_string_length(text);
-        if (!json_is_string(text) || !bytes || bytes > STOP_STRING_BYTES_MAX)
+        if (!json_is_string(text) || bytes > STOP_STRING_BYTES_MAX)
             return api_refuse(error, 400, "out_of_range", "stop",
-                              "stop has to be texts of 1 to %u bytes", STOP_STRING_BYTES_MAX);
-        order->stops[i] = (struct stop_string){json_string_value(text), bytes};
+                              "stop has to be texts of at most %u bytes", STOP_STRING_BYTES_MAX);
+        if (bytes)
+            order->stops[order->n_stops++] = (struct stop_string){json_string_value(text), bytes};
     }
-    order->n_stops = (unsigned)n;
     return 0;
 }
 
@@ -150,7 +170,17 @@ static int take_template_kwargs(struct order *order, const json_t *value, struct
             read_bool(&thinks, variable, "chat_template_kwargs.enable_thinking", error))
             return -1;
     }
-    order->no_think = !thinks;
+    order->no_think |= !thinks;
+    return 0;
+}
+
+/* OpenAI's; a template knows reasoning or none. */
+static int take_effort(struct order *order, const json_t *value, struct api_error *error)
+{
+    const char *effort = json_string_value(value);
+    if (!effort)
+        return wrong_type(error, "reasoning_effort", "a text");
+    order->no_think |= strcmp(effort, "none") == 0 || strcmp(effort, "minimal") == 0;
     return 0;
 }
 
@@ -186,13 +216,13 @@ static int take_policy(struct order *order, const json_t *value, struct api_erro
 static int take_predict(struct order *order, const json_t *value, const char *name,
                         struct api_error *error)
 {
-    double number;
-    if (read_number(&number, value, name, "predict", error))
+    double number = range_of("predict")->max; /* more is cut to what the context allows anyway */
+    if (!(json_number_value(value) > number) && read_number(&number, value, name, "predict", error))
         return -1;
-    if (number == 0)
-        return api_refuse(error, 400, "out_of_range", name,
-                          "%s is 0: at least one token is generated", name);
-    order->predict = number < 0 ? HILL_PREDICT_UNTIL_CONTEXT : (uint32_t)number;
+    order->prompt_only = number == 0;
+    order->predict = number < 0    ? HILL_PREDICT_UNTIL_CONTEXT
+                     : number == 0 ? 1 /* the pipeline makes one at least */
+                                   : (uint32_t)number;
     return 0;
 }
 
@@ -215,11 +245,14 @@ static int take_logprobs(struct order *order, const json_t *value, struct api_er
 
 static int take_seed(struct order *order, const json_t *value, struct api_error *error)
 {
-    double number;
-    if (read_number(&number, value, "seed", "seed", error))
-        return -1;
+    double number = json_number_value(value);
+    bool whole = json_is_integer(value) ||
+                 (json_is_real(value) && number == floor(number) && fabs(number) < 0x1p63);
+    if (!whole)
+        return wrong_type(error, "seed", "a whole number");
+    int64_t seed = json_is_integer(value) ? json_integer_value(value) : (int64_t)number;
     /* as on the command line: 0 is a seed, too (proto/options_hill.c) */
-    order->seed = number < 0 ? 0 : number == 0 ? UINT64_C(1) << 32 : (uint64_t)number;
+    order->seed = seed == -1 ? 0 : seed == 0 ? UINT64_C(1) << 32 : (uint64_t)seed;
     return 0;
 }
 
@@ -267,6 +300,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
     case FIELD_AFTER:
         *(field->id == FIELD_BEFORE ? &o->before : &o->after) = value;
         return json_is_string(value) ? 0 : wrong_type(error, field->name, "a text");
+    case FIELD_EXTRA:
+        return take_extra(o, value, error);
     case FIELD_TOKENS:
         return json_is_array(value) ? read_ids(o, value, "tokens", error)
                                     : wrong_type(error, "tokens", "a list of token ids");
@@ -278,6 +313,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return take_response_format(o, value, error);
     case FIELD_TEMPLATE_KWARGS:
         return take_template_kwargs(o, value, error);
+    case FIELD_EFFORT:
+        return take_effort(o, value, error);
     case FIELD_PREDICT:
         return take_predict(o, value, field->name, error);
     case FIELD_LOGPROBS:
@@ -406,7 +443,7 @@ static void drop_body(struct order *order)
     order->messages = NULL;
     order->texts = NULL;
     order->calls = NULL;
-    order->tools = order->before = order->after = NULL;
+    order->tools = order->before = order->after = order->extra = NULL;
     order->tool_name = order->prompt = order->begun = NULL;
     order->begun_bytes = 0;
     order->told = NULL;

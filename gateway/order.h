@@ -16,6 +16,8 @@
 #include "gateway/stop_strings.h"
 #include "model/chat_template.h"
 
+#define FILL_FILES_MAX 1024u /* texts of other files */
+
 enum order_kind {
     ORDER_CHAT = 1,
     ORDER_COMPLETION = 2,
@@ -47,10 +49,12 @@ struct order {
     const char *prompt; /* or the text of tokenize */
     size_t prompt_bytes;
     const json_t *before, *after; /* of infill: the texts around what is wanted */
+    const json_t *extra;          /* of infill: texts of other files, {"filename", "text"} */
     uint32_t *ids;                /* a prompt of tokens instead, or those of detokenize; owned */
     size_t n_ids;
     /* how it is sampled */
     uint32_t predict; /* HILL_PREDICT_UNTIL_CONTEXT or the number */
+    bool prompt_only; /* no token is wanted: the prompt is read, for requests that begin with it */
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
     uint64_t seed; /* 0: any */

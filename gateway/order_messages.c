@@ -146,7 +146,7 @@ int order_read_messages(struct order *order, const json_t *list, struct api_erro
         } else if (json_is_string(content)) {
             out->text = json_string_value(content);
             out->bytes = json_string_length(content);
-        } else if (json_is_array(content) && json_array_size(content)) {
+        } else if (json_array_size(content) || (order->calls[i] && json_is_array(content))) {
             out->text = order->texts + used;
             if (join_parts(content, i, order->texts + used, &out->bytes, error))
                 return -1;

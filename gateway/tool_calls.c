@@ -50,17 +50,19 @@ static void add_call(struct call_reader *r, const json_t *call, struct text_buff
     r->n++;
 }
 
-/* One call or a list of some; false: it is none. */
+/* One call or a list of some (Llama 3's template has one a message); false: it is none. */
 static bool take_calls(struct call_reader *r, const char *bytes, size_t n,
                        struct text_buffer *calls, bool stream)
 {
     json_t *read = json_loadb(bytes, n, 0, NULL);
-    bool good = json_is_object(read) ? is_call(r, read) : json_array_size(read) > 0;
-    for (size_t i = 0; good && i < json_array_size(read); i++)
+    size_t n_list = json_array_size(read);
+    bool good = json_is_object(read) ? is_call(r, read)
+                                     : n_list == 1 || (n_list && r->form == CHAT_TOOLS_TAGS);
+    for (size_t i = 0; good && i < n_list; i++)
         good = is_call(r, json_array_get(read, i));
     if (good && json_is_object(read))
         add_call(r, read, calls, stream);
-    for (size_t i = 0; good && i < json_array_size(read); i++)
+    for (size_t i = 0; good && i < n_list; i++)
         add_call(r, json_array_get(read, i), calls, stream);
     json_decref(read);
     return good;

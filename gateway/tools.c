@@ -98,7 +98,8 @@ int tools_check_calls(const json_t *calls, size_t i, struct api_error *error)
         const json_t *call = json_array_get(calls, c),
                      *function = json_object_get(call, "function"),
                      *arguments = json_object_get(function, "arguments");
-        if (!is_name(json_object_get(function, "name")) ||
+        /* any name that a model may have made up */
+        if (!json_string_length(json_object_get(function, "name")) ||
             (!json_is_string(arguments) && !json_is_object(arguments)))
             return api_refuse(error, 400, "bad_message", "messages",
                               "messages[%zu].tool_calls[%zu] has no function with a name and "
@@ -128,6 +129,8 @@ static void add_arguments(struct text_buffer *out, const json_t *arguments)
                        : NULL;
     if (read || !json_is_string(arguments))
         add_value(out, read ? read : arguments, 0);
+    else if (!json_string_length(arguments))
+        text_puts(out, "{}");
     else
         text_puts(out, json_string_value(arguments)); /* what a model once wrote */
     json_decref(read);
@@ -157,7 +160,7 @@ static void add_tools(struct text_buffer *out, const struct order *order, enum c
         text_puts(out, "Given the following functions, please respond with a JSON for a function "
                        "call with its proper arguments that best answers the given prompt.\n\n"
                        "Respond in the format {\"name\": function name, \"parameters\": dictionary "
-                       "of argument name and its value}. Do not use variables.\n\n");
+                       "of argument name and its value}.Do not use variables.\n\n");
     for (size_t i = 0; i < json_array_size(order->tools); i++) {
         text_puts(out, form == CHAT_TOOLS_TAGS ? "\n" : "");
         add_value(out, json_array_get(order->tools, i),
@@ -233,12 +236,14 @@ static void tell_answers(struct telling *t, unsigned *i)
     own(t, &text, &m->text, &m->bytes);
 }
 
+/* Llama 3's template leaves out what is said beside a call. */
 static void tell_call(struct telling *t, const struct chat_message *given, const json_t *calls)
 {
     struct chat_message *m = &t->out[t->n++];
     struct text_buffer text = {0};
     m->role = CHAT_ASSISTANT;
-    text_add(&text, given->bytes ? given->text : "", given->bytes);
+    if (given->bytes && t->form == CHAT_TOOLS_TAGS)
+        text_add(&text, given->text, given->bytes);
     add_calls(&text, calls, t->form);
     own(t, &text, &m->text, &m->bytes);
 }
@@ -247,8 +252,9 @@ static void tell_user(struct telling *t, const struct chat_message *given)
 {
     struct chat_message *m = &t->out[t->n++];
     struct text_buffer text = {0};
+    uint64_t space = chat_space_left(given->text, given->bytes);
     add_tools(&text, t->order, t->form);
-    text_add(&text, given->text, given->bytes);
+    text_add(&text, given->text + space, given->bytes - space);
     m->role = CHAT_USER;
     own(t, &text, &m->text, &m->bytes);
 }
@@ -273,6 +279,7 @@ static void tell_all(struct telling *t)
             t->out[t->n++] = *given;
         }
     }
+    t->out->tools = o->tools && !tags;
 }
 
 static bool has_tools(const struct order *order)
@@ -289,9 +296,9 @@ int tools_tell(struct order *order, const struct chat_format *format, struct api
     if (!has_tools(order))
         return 0;
     if (order->no_think)
-        return api_refuse(error, 400, "excluded", "chat_template_kwargs",
-                          "chat_template_kwargs.enable_thinking: not false together with tools, "
-                          "which a template rendered with that switch is not told of");
+        return api_refuse(error, 400, "excluded", "tools",
+                          "tools: not together with enable_thinking false or a reasoning_effort of "
+                          "none: a template rendered with that switch is not told of tools");
     if (t.form == CHAT_TOOLS_NONE)
         return api_refuse(error, 400, "not_served", "tools",
                           "tools: they are served for the templates of Qwen 2.5, SmolLM and Llama "

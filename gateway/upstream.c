@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "chat/chat_prompt.h"
+#include "gateway/fill.h"
 
 #define LOOK_MS   200  /* for a pipeline that is not there, and for its end */
 #define LINGER_MS 1000 /* a last Cancel leaves */
@@ -35,17 +36,34 @@ void upstream_close(struct upstream *up)
     up->open = false;
 }
 
-/* Are these three tokens? */
+/* Which of these are tokens? */
 static void ask_for_tokens(struct upstream *up)
 {
-    static const char text[] = FILL_BEFORE FILL_AFTER FILL_WANTED;
+    static const char text[] = FILL_BEFORE FILL_AFTER FILL_WANTED FILL_WHOLE FILL_FILE;
     Hill__Tokenize tokenize = HILL__TOKENIZE__INIT;
     Hill__PromptPiece piece = HILL__PROMPT_PIECE__INIT, *list[] = {&piece};
     piece.text = (ProtobufCBinaryData){sizeof text - 1, (uint8_t *)text};
     piece.kind = HILL__PROMPT_KIND__PROMPT_SPECIAL;
     tokenize.pieces = list;
     tokenize.n_pieces = 1;
+    tokenize.with_pieces = true;
     client_send(&up->client, &PROTO_MESSAGE(TOKENIZE, tokenize, &tokenize), NULL);
+}
+
+static bool has_token(const Hill__Tokens *tokens, const char *text)
+{
+    size_t bytes = strlen(text);
+    for (size_t i = 0; i < tokens->n_pieces; i++)
+        if (tokens->pieces[i].len == bytes && memcmp(tokens->pieces[i].data, text, bytes) == 0)
+            return true;
+    return false;
+}
+
+static void take_tokens(struct upstream *up, const Hill__Tokens *tokens)
+{
+    up->fills = has_token(tokens, FILL_BEFORE) && has_token(tokens, FILL_AFTER) &&
+                has_token(tokens, FILL_WANTED);
+    up->files = has_token(tokens, FILL_WHOLE) && has_token(tokens, FILL_FILE);
 }
 
 static void ask(struct upstream *up)
@@ -83,7 +101,7 @@ static void take(struct upstream *up, Hill__Message *message)
                                                                                     : NULL;
     if (!kept) {
         if (message->body_case == HILL__MESSAGE__BODY_TOKENS)
-            up->fills = message->tokens->n_tokens == 3;
+            take_tokens(up, message->tokens);
         proto_free(message);
         return;
     }

@@ -13,11 +13,6 @@
 
 #define MODEL_NAME_BYTES 256
 
-/* Tokens of Qwen Coder's vocabulary: what is before, what is after, what is wanted. */
-#define FILL_BEFORE "<|fim_prefix|>"
-#define FILL_AFTER  "<|fim_suffix|>"
-#define FILL_WANTED "<|fim_middle|>"
-
 struct upstream {
     struct client client;
     char run_dir[108];
@@ -32,6 +27,7 @@ struct upstream {
     Hill__Message *info, *status; /* a ModelInfo and a StatusReply of the pipeline's settings */
     char model_name[MODEL_NAME_BYTES];
     bool fills; /* the vocabulary has Qwen Coder's tokens for filling in */
+    bool files; /* and those of several files */
 };
 
 /* template: in place of the model's own; of len 0: none. It outlives the upstream. */

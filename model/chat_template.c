@@ -245,13 +245,31 @@ static void add_next(struct builder *b, const struct chat_format *format, bool o
     add_own(b, found + sizeof user - 1);
 }
 
+/* Llama 3.1 and later: tools are told of before the date. */
+static void add_head(struct builder *b, const char *text, bool tools)
+{
+    static const char header[] = "<|end_header_id|>\n\n", date[] = "Cutting Knowledge Date: ";
+    const char *found = tools && text ? strstr(text, header) : NULL,
+               *after = found ? found + sizeof header - 1 : NULL;
+    if (!found || strncmp(after, date, sizeof date - 1) != 0) {
+        add_own(b, text);
+        return;
+    }
+    char *before = strndup(text, (size_t)(after - text));
+    b->failed |= !before;
+    add_own(b, before);
+    free(before);
+    add_own(b, "Environment: ipython\n");
+    add_own(b, after);
+}
+
 static void add_all(struct builder *b, const struct chat_format *format,
                     const struct chat_message *messages, unsigned count)
 {
     const struct chat_message *system = messages->role == CHAT_SYSTEM ? messages : NULL;
     unsigned first = system ? 1 : 0;
     bool opens = system && format->place == CHAT_SYSTEM_FIRST;
-    add_own(b, opens ? format->system_head : format->head);
+    add_head(b, opens ? format->system_head : format->head, messages->tools);
     for (unsigned i = first; i < count; i++) {
         const struct chat_message *m = &messages[i];
         bool here = system && i == (format->place == CHAT_SYSTEM_LAST ? count - 1 : first);

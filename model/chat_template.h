@@ -33,6 +33,7 @@ struct chat_message {
     const char *added; /* of a system text: what the template says after it (tools), in which
                           user-defined tokens are tokens; NULL: nothing */
     uint64_t added_bytes;
+    bool tools; /* of the first message: there are tools, of which Llama 3.1's head tells */
 };
 
 /* What the template needs to know of the model, as its vocabulary spells it; "" for none. */

@@ -161,6 +161,13 @@ struct gguf_string tokenizer_piece(const struct tokenizer *tokenizer, uint32_t t
     return tokenizer->tokens[token].piece;
 }
 
+struct gguf_string tokenizer_spelling(const struct tokenizer *tokenizer, uint32_t token)
+{
+    bool said = token >= tokenizer->n_tokens || (tokenizer->tokens[token].type != TOKEN_CONTROL &&
+                                                 tokenizer->tokens[token].type != TOKEN_UNKNOWN);
+    return said ? tokenizer_piece(tokenizer, token) : tokenizer->tokens[token].text;
+}
+
 /* ---- encoding ------------------------------------------------------------------------------- */
 
 struct encoding {

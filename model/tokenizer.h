@@ -73,6 +73,8 @@ int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64
 
 /* Bytes of one token; special/control tokens give none. Valid while the tokenizer lives. */
 struct gguf_string tokenizer_piece(const struct tokenizer *tokenizer, uint32_t token);
+/* The same, but control and unknown tokens as the vocabulary spells them. */
+struct gguf_string tokenizer_spelling(const struct tokenizer *tokenizer, uint32_t token);
 
 /* Streaming detokenisation that never cuts a UTF-8 character. */
 struct detokenizer {

@@ -27,6 +27,8 @@ import time
 APT = ("the model's chat template is none that is built in and needs Jinja; on Debian: "
        "apt install python3-jinja2")
 WORDS, ANSWER, TEMPLATE = "words", "answer", "template"
+# marks of reasoning, and SmolLM3's switches
+LOOKED_FOR = {"assistant": "(</?think>)", "system": "(/no_think|/think|/system_override)"}
 
 # ---- giving things up ---------------------------------------------------------------------------
 
@@ -119,11 +121,12 @@ class Words:
         self.mark = "w" + secrets.token_hex(16) + "w"
 
 
-def cut(text, kind):
+def cut(text, role):
     """A text as what templates may strip or look for, which stays, and Words.
 
-    That is white space at both ends and, in an earlier answer, the marks of its reasoning."""
-    parts = re.split(r"(</?think>)", text) if kind == ANSWER else [text]
+    That is white space at both ends, and LOOKED_FOR."""
+    kind = ANSWER if role == "assistant" else WORDS
+    parts = re.split(LOOKED_FOR[role], text) if role in LOOKED_FOR else [text]
     result = []
     for i, part in enumerate(parts):
         core = part.strip()
@@ -145,6 +148,16 @@ def join_system(messages):
     """For a template without a place for a system text: in front of the first user's."""
     (_, system), (role, first), *rest = messages
     return [(role, system + ["\n\n"] + first)] + rest
+
+
+def has_place(jinja2, template, messages, context):
+    """Does the template say a system text?"""
+    system = Words("", WORDS)
+    try:
+        return system.mark in template.render(
+            messages=texts([("system", [system])] + messages[1:], True), **context)
+    except jinja2.exceptions.TemplateError:
+        return False
 
 
 class Refused(Exception):
@@ -196,14 +209,10 @@ def render(jinja2, request):
                "add_generation_prompt": True, "tools": None, "documents": None}
     if "enable_thinking" in request:
         context["enable_thinking"] = request["enable_thinking"]
-    messages = [(m["role"], cut(m["content"], ANSWER if m["role"] == "assistant" else WORDS))
-                for m in request["messages"]]
-    try:
-        pieces = render_pieces(template, messages, context)
-    except (jinja2.exceptions.TemplateError, Refused):
-        if messages[0][0] != "system":
-            raise
-        pieces = render_pieces(template, join_system(messages), context)
+    messages = [(m["role"], cut(m["content"], m["role"])) for m in request["messages"]]
+    if messages[0][0] == "system" and not has_place(jinja2, template, messages, context):
+        messages = join_system(messages)
+    pieces = render_pieces(template, messages, context)
     return {"pieces": pieces, "answer_end": answer_end(template, context)}
 
 

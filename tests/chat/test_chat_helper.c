@@ -102,6 +102,29 @@ static void a_system_text_without_a_place_joins_the_first_turn(void **state)
                   talk, 2, "S:(\nL:S\nS:\n\n\nL:U\nS:)\n", ")(");
 }
 
+/* SmolLM3's template does so. What another one looks for is refused, and goes nowhere else. */
+static void switches_in_a_system_text_are_found_and_taken_out(void **state)
+{
+    (void)state;
+    static const char template[] =
+        "{% set s = messages[0].content %}<{{ '/no_think' if '/no_think' in s else '/think' }}>"
+        "{{ s.replace('/no_think', '').replace('/think', '').rstrip() or 'Default' }}<e>"
+        "{% for m in messages[1:] %}<u>{{ m.content }}<e>{% endfor %}";
+    const struct chat_message talk[] = {message(CHAT_SYSTEM, "Be <e>. /no_think"),
+                                        message(CHAT_USER, "/no_think")},
+                              alone[] = {message(CHAT_SYSTEM, "/think"), message(CHAT_USER, "U")};
+    struct chat_prompt prompt;
+    struct hill_why why;
+    expect_pieces(template, talk, 2, "S:</no_think>\nL:Be <e>.\nS:<e><u>\nL:/no_think\nS:<e>\n",
+                  "<e><u>");
+    expect_pieces(template, alone, 2, "S:</think>Default<e><u>\nL:U\nS:<e>\n", "<e><u>");
+    assert_int_equal(render(&prompt,
+                            "{{ messages[0].content.replace('<e>', '') }}{{ messages[1].content }}",
+                            talk, 2, &why),
+                     HILL_E_UNSUPPORTED);
+    assert_non_null(strstr(why.text, "changes"));
+}
+
 static void the_date_is_the_one_asked_for(void **state)
 {
     (void)state;
@@ -220,6 +243,7 @@ int main(void)
         cmocka_unit_test(words_come_through_as_pieces),
         cmocka_unit_test(a_template_may_trim_and_drop_reasoning),
         cmocka_unit_test(a_system_text_without_a_place_joins_the_first_turn),
+        cmocka_unit_test(switches_in_a_system_text_are_found_and_taken_out),
         cmocka_unit_test(the_date_is_the_one_asked_for),
         cmocka_unit_test(reasoning_is_switched_off),
         cmocka_unit_test(a_helper_is_stopped_by_its_descriptor),

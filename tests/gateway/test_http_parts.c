@@ -97,6 +97,9 @@ static void test_foreign_pages(void **state)
     assert_null(http_guard_why_not(&s, "localhost:1", "http://localhost:1"));
     assert_non_null(http_guard_why_not(&s, "localhost:1", "http://localhost:2"));
     assert_non_null(http_guard_why_not(&s, "localhost:1", "null"));
+    assert_null(http_guard_why_not(&s, "localhost", "https://localhost")); /* a proxy with TLS */
+    assert_non_null(http_guard_why_not(&s, "localhost", "https://localhost.evil"));
+    assert_non_null(http_guard_why_not(&s, "localhost", "ftp://localhost"));
     s.cors = "https://chat.example";
     assert_null(http_guard_why_not(&s, "localhost:1", "https://chat.example"));
     assert_non_null(http_guard_why_not(&s, "localhost:1", "https://chat.example.evil"));

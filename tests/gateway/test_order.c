@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gateway/fill.h"
 #include "gateway/json_bounds.h"
 #include "gateway/order.h"
 #include "kv/select.h"
@@ -84,10 +85,41 @@ static void test_every_field_is_taken(void **state)
     taken(ORDER_COMPLETION, "{\"prompt\":[5,6],\"n_predict\":-1}");
     assert_true(order.n_ids == 2 && order.ids[1] == 6);
     assert_int_equal(order.predict, HILL_PREDICT_UNTIL_CONTEXT);
+    taken(ORDER_COMPLETION, "{\"prompt\":[[5,6,7]]}");
+    assert_true(order.n_ids == 3 && order.ids[2] == 7);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"stop\":[\"\",\"ab\",\"\"]}");
+    assert_true(order.n_stops == 1 && order.stops[0].bytes == 2);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"stop\":\"\"}");
+    assert_int_equal(order.n_stops, 0);
     taken(ORDER_COMPLETION, "{\"prompt\":[\"one\"],\"seed\":0,\"top_k\":-1}");
     assert_true(order.prompt_bytes == 3 && order.seed == UINT64_C(1) << 32 && order.top_k == 0);
     taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":-1}");
     assert_int_equal(order.seed, 0);
+    assert_false(order.prompt_only);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"n_predict\":0}");
+    assert_true(order.prompt_only && order.predict == 1);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"max_tokens\":1000000000000}");
+    assert_int_equal(order.predict, 16777216);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":-2}");
+    assert_true(order.seed == UINT64_MAX - 1);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":4294967297}");
+    assert_true(order.seed == 4294967297u);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":9223372036854775807}");
+    assert_true(order.seed == INT64_MAX);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":7e3}");
+    assert_true(order.seed == 7000);
+    refused(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":1e19}", "wrong_type", "seed");
+}
+
+/* As llama.vim sends them. */
+static void test_hints_change_nothing(void **state)
+{
+    (void)state;
+#define HINTS                                                                                      \
+    ",\"samplers\":[\"top_k\",\"infill\"],\"response_fields\":[\"content\"],\"n_indent\":4}"
+    taken(ORDER_CHAT, "{" HELLO HINTS);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\"" HINTS);
+    taken(ORDER_INFILL, "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"" HINTS);
 }
 
 static void test_null_is_no_field(void **state)
@@ -132,10 +164,9 @@ static void test_out_of_range_is_refused_with_the_range(void **state)
 {
     (void)state;
     static const char *const wrong[] = {
-        "temperature\":-0.1", "temperature\":1001", "top_p\":1.1",     "min_p\":-1",
-        "repeat_penalty\":0", "max_tokens\":0",     "max_tokens\":-2", "top_k\":99999999",
-        "seed\":4294967296",  "stop\":[\"\"]",      "alpha\":0",       "alpha\":1.5",
-        "policy\":\"best\"",  "temperature\":1e999"};
+        "temperature\":-0.1", "temperature\":1001", "top_p\":1.1",        "min_p\":-1",
+        "repeat_penalty\":0", "max_tokens\":-2",    "top_k\":99999999",   "alpha\":0",
+        "alpha\":1.5",        "policy\":\"best\"",  "temperature\":1e999"};
     char body[300];
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         snprintf(body, sizeof body, "{" HELLO ",\"%s}", wrong[i]);
@@ -167,6 +198,9 @@ static void test_what_is_not_served_is_refused_unless_it_asks_for_nothing(void *
     refused(ORDER_CHAT, "{" HELLO ",\"tools\":[{}]}", "not_served", "tools");
     refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"echo\":true}", "not_served", "echo");
     refused(ORDER_COMPLETION, "{\"prompt\":[\"a\",\"b\"]}", "not_served", "one prompt");
+    refused(ORDER_COMPLETION, "{\"prompt\":[[1],[2]]}", "not_served", "one prompt");
+    refused(ORDER_COMPLETION, "{\"prompt\":[[1,\"x\"]]}", "wrong_type", "prompt[1]");
+    refused(ORDER_COMPLETION, "{\"prompt\":[[[1]]]}", "wrong_type", "prompt");
     refused(ORDER_CHAT, "{" HELLO ",\"temprature\":1}", "unknown_field", "temprature");
     refused(ORDER_COMPLETION, "{" HELLO ",\"prompt\":\"x\"}", "unknown_field", "messages");
     refused(ORDER_CHAT, "{" HELLO ",\"stream\":true,\"stream_options\":{\"x\":1}}", "unknown_field",
@@ -221,6 +255,14 @@ static void test_thinking(void **state)
     refused(ORDER_CHAT, KWARGS("{\"enable_thinking\":\"false\"}"), "wrong_type",
             "chat_template_kwargs.enable_thinking has to be true or false");
     refused(ORDER_CHAT, KWARGS("[]"), "wrong_type", "an object");
+#define EFFORT(of) "{" HELLO ",\"reasoning_effort\":" of "}"
+    taken(ORDER_CHAT, EFFORT("\"none\""));
+    assert_true(order.no_think);
+    taken(ORDER_TEMPLATE, EFFORT("\"minimal\",\"chat_template_kwargs\":{}"));
+    assert_true(order.no_think);
+    taken(ORDER_CHAT, EFFORT("\"high\",\"verbosity\":\"low\",\"prompt_cache_retention\":\"24h\""));
+    assert_false(order.no_think);
+    refused(ORDER_CHAT, EFFORT("1"), "wrong_type", "reasoning_effort");
     refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"chat_template_kwargs\":{}}", "unknown_field",
             "chat_template_kwargs");
 }
@@ -257,9 +299,41 @@ static void test_infill(void **state)
     refused(ORDER_INFILL, "{\"input_prefix\":\"a\"}", "missing_field", "input_suffix");
     refused(ORDER_INFILL, "{\"input_suffix\":\"a\"}", "missing_field", "input_prefix");
     refused(ORDER_INFILL, "{\"input_prefix\":1}", "wrong_type", "input_prefix");
-    refused(ORDER_INFILL, "{\"input_extra\":[{}]}", "not_served", "input_extra");
+    refused(ORDER_INFILL, "{\"input_extra\":{}}", "wrong_type", "input_extra");
+    refused(ORDER_INFILL, "{\"input_extra\":[{\"text\":\"x\"},{}]}", "wrong_type",
+            "input_extra[1]");
+    refused(ORDER_INFILL, "{\"input_extra\":[{\"text\":\"x\",\"filename\":1}]}", "wrong_type",
+            "input_extra[0]");
     refused(ORDER_COMPLETION, "{\"prompt\":\"x\",\"input_prefix\":\"a\"}", "unknown_field",
             "input_prefix");
+}
+
+/* The pieces of an infill; what is no control token is in brackets. */
+static void filled(const char *body, bool files, const char *wanted)
+{
+    char got[400] = "";
+    size_t n, used = 0;
+    taken(ORDER_INFILL, body);
+    struct prompt_piece *pieces = fill_pieces(&order, files, &n);
+    assert_non_null(pieces);
+    for (size_t i = 0; i < n; i++)
+        used += (size_t)snprintf(got + used, sizeof got - used,
+                                 pieces[i].kind == PROMPT_SPECIAL ? "%.*s" : "[%.*s]",
+                                 (int)pieces[i].bytes, pieces[i].text);
+    free(pieces);
+    assert_string_equal(got, wanted);
+}
+
+static void test_infill_beside_other_files(void **state)
+{
+    (void)state;
+#define GAP   "<|fim_prefix|>[a][c]<|fim_suffix|>[b]<|fim_middle|>"
+#define EXTRA "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"prompt\":\"c\",\"input_extra\":"
+    filled(EXTRA "[]}", true, GAP);
+    filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"<|file_sep|>\"},{\"text\":\"two\"}]}", true,
+           "<|repo_name|>[myproject\n]<|file_sep|>[x.c][\n][<|file_sep|>]<|file_sep|>[tmp][\n][two]"
+           "<|file_sep|>[filename][\n]" GAP);
+    filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"one\"}]}", false, GAP);
 }
 
 static void test_messages(void **state)
@@ -288,6 +362,9 @@ static void test_messages(void **state)
     assert_int_equal(order.messages[0].role, CHAT_TOOL);
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[{}]"),
             "bad_message", "assistant");
+    taken(ORDER_CHAT, ONE("\"role\":\"assistant\",\"content\":[],\"tool_calls\":[{\"function\":{"
+                          "\"name\":\"f\",\"arguments\":\"{}\"}}]"));
+    assert_int_equal(order.messages[0].bytes, 0);
     refused(ORDER_CHAT, ONE("\"role\":\"assistant\",\"tool_calls\":[{}]"), "bad_message",
             "arguments");
     refused(ORDER_CHAT, ONE("\"role\":\"user\",\"content\":\"x\",\"colour\":1"), "bad_message",
@@ -316,6 +393,8 @@ static void test_json_is_bounded(void **state)
     refused(ORDER_CHAT, "", "bad_json", "no body");
     refused(ORDER_CHAT, "[1]", "bad_json", "no object");
     refused(ORDER_CHAT, "{\"a\":1} x", "bad_json", "line 1");
+    taken(ORDER_COMPLETION, "\xEF\xBB\xBF{\"prompt\":\"p\"}"); /* a byte order mark */
+    refused(ORDER_CHAT, "\xEF\xBB\xBF", "bad_json", "no body");
     refused(ORDER_CHAT, "{\"a\":1,\"a\":2}", "bad_json", "a");
     refused(ORDER_CHAT, "{\"prompt\":\"\xff\"}", "bad_json", "line 1");
     /* brackets and commas within a text are text */
@@ -343,6 +422,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_not_said_is_the_command_lines_default),
         cmocka_unit_test(test_every_field_is_taken),
+        cmocka_unit_test(test_hints_change_nothing),
         cmocka_unit_test(test_null_is_no_field),
         cmocka_unit_test(test_a_wrong_type_is_refused_by_name),
         cmocka_unit_test(test_out_of_range_is_refused_with_the_range),
@@ -351,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_an_answer_that_has_begun),
         cmocka_unit_test(test_infill),
+        cmocka_unit_test(test_infill_beside_other_files),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_json_is_bounded),
         cmocka_unit_test(test_tokens_and_templates),

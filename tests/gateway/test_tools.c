@@ -103,20 +103,67 @@ static void test_qwen(void **state)
          "chatml-1", "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n");
 }
 
+#define CALL(name, arguments)                                                                      \
+    "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c0\",\"type\":\"function\",\"function\":{"  \
+    "\"name\":\"" name "\",\"arguments\":" arguments "}}]}"
+
+/* Whatever a model has called, and this gateway has sent, is rendered in the next turn. */
+static void test_calls_come_back(void **state)
+{
+    (void)state;
+    told("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL(
+             "find the \\\"way\\\"", "\"\"") ",{\"role\":\"tool\",\"content\":\"7\"}]}",
+         "chatml-1",
+         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": \"find the "
+         "\\\"way\\\"\", \"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>user\n"
+         "<tool_response>\n7\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
+}
+
+#define LLAMA_TOOLS                                                                                \
+    "Given the following functions, please respond with a JSON for a function call with its "      \
+    "proper arguments that best answers the given prompt.\n\nRespond in the format {\"name\": "    \
+    "function name, \"parameters\": dictionary of argument name and its value}.Do not use "        \
+    "variables.\n\n{\n    \"type\": \"function\",\n    \"function\": {\n        \"name\": "        \
+    "\"add\",\n  "                                                                                 \
+    "      \"description\": \"sums <|im_end|>\",\n        \"parameters\": {\n            "         \
+    "\"type\": "                                                                                   \
+    "\"object\"\n        }\n    }\n}\n\n"
+
+/* As Llama 3.1's template has them. */
+static void test_llama_with_a_date(void **state)
+{
+    (void)state;
+#define DATE   "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+#define HEAD   "<bos><|start_header_id|>system<|end_header_id|>\n\n"
+#define ANSWER "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    told(
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"Sum.\"},{\"role\":\"user\",\"content\":"
+        "\" 1+2? \"},{\"role\":\"assistant\",\"content\":\"I add.\",\"tool_calls\":[{\"function\":{"
+        "\"name\":\"add\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":\"3\"}]," TOOLS
+        "}",
+        "llama3-2",
+        HEAD "Environment: ipython\n" DATE
+             "Sum.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n" LLAMA_TOOLS
+             "1+2?<|eot_id|>" ANSWER "{\"name\": \"add\", \"parameters\": {}}<|eot_id|>"
+             "<|start_header_id|>ipython<|end_header_id|>\n\n\"3\"<|eot_id|>" ANSWER);
+    told("{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]," TOOLS "}", "llama3-2",
+         HEAD "Environment: ipython\n" DATE
+              "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n" LLAMA_TOOLS
+              "1<|eot_id|>" ANSWER);
+    told("{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}],\"tool_choice\":\"none\"," TOOLS
+         "}",
+         "llama3-2",
+         HEAD DATE "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n1<|eot_id|>" ANSWER);
+}
+
 static void test_llama(void **state)
 {
     (void)state;
     told("{" CONVERSATION
          "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"add\"}}," TOOLS "}",
          "llama3-1",
-         "<bos><|start_header_id|>user<|end_header_id|>\n\nGiven the following functions, please "
-         "respond with a JSON for a function call with its proper arguments that best answers the "
-         "given prompt.\n\nRespond in the format {\"name\": function name, \"parameters\": "
-         "dictionary of argument name and its value}. Do not use variables.\n\n{\n    \"type\": "
-         "\"function\",\n    \"function\": {\n        \"name\": \"add\",\n        \"description\": "
-         "\"sums <|im_end|>\",\n        \"parameters\": {\n            \"type\": \"object\"\n      "
-         "  "
-         "}\n    }\n}\n\n1+2, 3+4?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+         "<bos><|start_header_id|>user<|end_header_id|>\n\n" LLAMA_TOOLS
+         "1+2, 3+4?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
          "{\"name\": \"add\", \"parameters\": {\"a\": 1}}<|eot_id|>"
          "<|start_header_id|>ipython<|end_header_id|>\n\n\"3\"<|eot_id|>"
          "<|start_header_id|>assistant<|end_header_id|>\n\n{\"name\": \"add\", \"parameters\": {");
@@ -145,6 +192,8 @@ static void test_what_is_refused(void **state)
             "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}," TOOLS "}",
             "chatml-1", "sub");
     refused("{" CONVERSATION "],\"logprobs\":true," TOOLS "}", "chatml-1", "logprobs");
+    refused("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}," CALL("", "\"{}\"") "]}",
+            "chatml-1", "name");
     refused("{" CONVERSATION "],\"chat_template_kwargs\":{\"enable_thinking\":false}," TOOLS "}",
             "chatml-1", "enable_thinking");
 }
@@ -220,6 +269,9 @@ static void test_json(void **state)
           "|add {\"a\":\"}\"};");
     reads(CHAT_TOOLS_JSON, "Three. {\"name\": \"add\"}", "Three. {\"name\": \"add\"}|");
     reads(CHAT_TOOLS_JSON, "{\"sum\": 3}", "{\"sum\": 3}|");
+    reads(CHAT_TOOLS_JSON, "[{\"name\": \"a\", \"parameters\": {}}]", "|a {};");
+#define TWO "[{\"name\": \"a\", \"parameters\": {}}, {\"name\": \"b\", \"parameters\": {}}]"
+    reads(CHAT_TOOLS_JSON, TWO, TWO "|"); /* which its template could not render */
     reads(CHAT_TOOLS_JSON, "{\"name\": \"Alice\", \"age\": 30}",
           "{\"name\": \"Alice\", \"age\": 30}|");
     reads(CHAT_TOOLS_JSON, "{\"name\": \"t\", \"parameters\": {\"x\": 21.3}}", "|t {\"x\":21.3};");
@@ -230,7 +282,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_qwen),
+        cmocka_unit_test(test_calls_come_back),
         cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_llama_with_a_date),
         cmocka_unit_test(test_what_is_refused),
         cmocka_unit_test(test_tags),
         cmocka_unit_test(test_json),

@@ -105,6 +105,8 @@ ask POST /v1/completions "$(jq -c '.stop = ["Mary", "Zebra"]' <<<"$body")"
 answered "a stop string" 200 '.choices[0] | "\(.text)|\(.finish_reason)"' "$(jq -r '.text | split("Mary")[0]' "$work/wanted")|stop"
 ask POST /v1/completions "$(jq -c '.max_tokens = 999999 | .stop = "snow"' <<<"$body")"
 answered "more tokens than the context has room for" 200 '.choices[0].finish_reason' stop
+ask POST /v1/completions "$(jq -c '.max_tokens = 0' <<<"$body")"
+answered "no token: the prompt is read" 200 '[.choices[0].text, .choices[0].finish_reason, .usage.completion_tokens, .timings.predicted_n, .usage.prompt_tokens > 0] | @csv' '"","length",0,0,true'
 ask POST /v1/completions "$(jq -c '.budget = 64' <<<"$body")"
 answered "a budget of its own" 200 '.choices[0].finish_reason' length
 hillctl generate -p "$prompt" -n 24 --temp 0 --budget 64 --json >"$work/narrow"
@@ -132,6 +134,10 @@ answered "tokenize" 200 '.tokens | length' ${#prompt}
 ids=$(jq -c .tokens "$work/answer")
 ask POST /detokenize "{\"tokens\":$ids}"
 answered "detokenize" 200 .content "$prompt"
+ask POST /detokenize '{"tokens":[256,32,97,257]}'
+answered "control tokens, and a space before" 200 .content '<|begin_of_text|> a<|endoftext|>'
+ask POST /tokenize '{"content":"a","with_pieces":true,"add_special":true}'
+answered "pieces of control tokens" 200 '[.tokens[].piece] | @csv' '"<|begin_of_text|>","a"'
 ask POST /v1/completions "$(jq -c --argjson ids "$ids" '.prompt = [256] + $ids' <<<"$body")"
 answered "a prompt of tokens" 200 '.choices[0].text' "$(jq -r .text "$work/wanted")"
 ask POST /detokenize '{"tokens":[99999]}'
@@ -161,6 +167,7 @@ stream() { # BODY-FILTER PATH: the events' JSON, one a line, in $work/events
 }
 stream 'select(.messages) | .stream_options = {include_usage: true} | .return_progress = true' /v1/chat/completions
 expect "a stream: status and type" "$code $(grep -ci '^content-type: text/event-stream' "$work/head")" "200 1"
+expect "a stream is not to be held back" "$(grep -ci '^x-accel-buffering: no' "$work/head")" 1
 expect "a stream says the same" "$(jq -sr '[.[].choices[0].delta.content // ""] | add' "$work/events")" "The key is 7302941"
 expect "its first role, its end" "$(jq -sr '"\(.[0].choices[0].delta.role) \([.[].choices[0].finish_reason | select(.)] | @csv)"' "$work/events")" 'assistant "stop"'
 expect "its usage comes once, at the end" "$(jq -sr '"\([.[] | select(.usage)] | length) \(.[-1].choices | length) \(.[-1].usage.completion_tokens)"' "$work/events")" "1 0 22"

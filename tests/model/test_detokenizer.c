@@ -101,6 +101,29 @@ static void leading_space_goes_only_at_the_start(void **state)
     tokenizer_close(t);
 }
 
+static void control_tokens_are_spelt_on_demand(void **state)
+{
+    static const char *const tokens[] = {"<unk>", "<s>", "</s>", "\xE2\x96\x81", "b"};
+    static const uint32_t types[] = {2, 3, 3, 1, 5}, spelt[] = {5, 3, 4, 1, 0};
+    struct hill_why why;
+    (void)state;
+    struct writer w = writer_new();
+    key_text(&w, "tokenizer.ggml.model", "llama");
+    key_texts(&w, "tokenizer.ggml.tokens", tokens, 5);
+    key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 5);
+    for (uint32_t i = 0; i < 5; i++)
+        put_u32(&w.values, types[i]);
+    struct tokenizer *t = open_tokenizer(&w, &why);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(tokenizer_piece(t, i).length, i == 3);
+        assert_int_equal(tokenizer_spelling(t, i).length, spelt[i]);
+    }
+    assert_memory_equal(tokenizer_spelling(t, 1).data, "<s>", 3);
+    assert_memory_equal(tokenizer_spelling(t, 3).data, " ", 1);
+    assert_int_equal(tokenizer_spelling(t, 5).length, 0);
+    tokenizer_close(t);
+}
+
 /* What comes out is valid UTF-8, whatever goes in; PCRE2 is not asked, the standard's table is. */
 static bool valid_utf8(const uint8_t *s, uint64_t n)
 {
@@ -157,6 +180,7 @@ int main(void)
         cmocka_unit_test(invalid_bytes_become_replacements),
         cmocka_unit_test(unfinished_character_is_flushed),
         cmocka_unit_test(leading_space_goes_only_at_the_start),
+        cmocka_unit_test(control_tokens_are_spelt_on_demand),
         cmocka_unit_test(random_bytes_come_out_as_utf8),
     };
     return cmocka_run_group_tests(tests, open_bytes_vocabulary, close_vocabulary);
