@@ -292,6 +292,12 @@ int chunk_keys_write(const struct chunk_keys *k, uint32_t slot, uint64_t stamp, 
     return rc;
 }
 
+int chunk_keys_reserve(const struct chunk_keys *k, uint32_t slot, struct hill_why *why)
+{
+    return chunk_file_reserve_at(k->fd, chunk_keys_sums_at(k, slot), k->slot_bytes, k->dir,
+                                 KEYS_NAME, why);
+}
+
 bool chunk_keys_has(const struct chunk_keys *k, uint32_t slot, uint64_t stamp)
 {
     uint64_t there;
