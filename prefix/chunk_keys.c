@@ -306,11 +306,12 @@ bool chunk_keys_has(const struct chunk_keys *k, uint32_t slot, uint64_t stamp)
            there == stamp;
 }
 
-void chunk_keys_forget(const struct chunk_keys *k, uint32_t slot)
+void chunk_keys_forget(const struct chunk_keys *k, uint32_t slot, uint64_t stamp)
 {
     const uint64_t nobody = 0;
     struct hill_why why;
-    if (write_at(k, chunk_keys_sums_at(k, slot), &nobody, sizeof nobody, &why))
+    if (chunk_keys_has(k, slot, stamp) &&
+        write_at(k, chunk_keys_sums_at(k, slot), &nobody, sizeof nobody, &why))
         log_warn("%s", why.text);
 }
 
