@@ -57,6 +57,8 @@ void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *
     if (r->restore_path) {
         session_to_wire(sv, r, r->restore_path, terms, restore);
         restore->checksum = r->restore_checksum;
+        restore->n_prompt = r->restore_n_prompt;
+        restore->first_append = r->restore_first_append;
         out->restore = restore;
         out->from_prompt = r->from_prompt;
         out->question = r->n_question;
