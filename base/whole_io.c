@@ -34,6 +34,23 @@ int whole_write(int fd, const void *from, uint64_t bytes, uint64_t at)
     return 0;
 }
 
+int whole_flush_folder(const char *name)
+{
+    char folder[PATH_MAX + 256];
+    if ((size_t)snprintf(folder, sizeof folder, "%s", name) >= sizeof folder)
+        return hill_from_errno(errno = ENAMETOOLONG);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = '\0';
+    int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == EACCES ? 0 : hill_from_errno(errno);
+    int err = fsync(fd) ? errno : 0;
+    close(fd);
+    errno = err;
+    return err && err != EINVAL && err != EOPNOTSUPP ? hill_from_errno(err) : 0;
+}
+
 static void name_beside(char out[PATH_MAX], const char *name)
 {
     snprintf(out, PATH_MAX, "%.*s.new", PATH_MAX - 5, name);

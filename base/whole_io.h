@@ -20,6 +20,10 @@ int64_t whole_read(int fd, void *to, uint64_t bytes, uint64_t at);
 /* 0, or a code; HILL_E_NOSPACE also at a device's end, which takes nothing more. */
 int whole_write(int fd, const void *from, uint64_t bytes, uint64_t at);
 
+/* The folder that `name` lies in is flushed: that name is there after a power cut, too. A folder
+ * that its file system cannot flush, or that may not be read, is passed over. */
+int whole_flush_folder(const char *name);
+
 /* The file `name` (mode 0600), of what write(file, context) puts into it (0 or an errno), in the
  * place of what was there. When it fails there is none: what was there says what holds no more. Not
  * flushed: it is for processes that follow one another, not for a machine that starts again. */

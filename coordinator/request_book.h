@@ -102,7 +102,8 @@ struct request {
     uint32_t answer_end; /* a chat's: ends the answer besides the model's; TOKEN_NONE: none */
     Hill__Sampling sampling;
     struct kv_selection_settings selection;
-    uint64_t restore_checksum;      /* of the session's header, when it was taken */
+    uint64_t restore_checksum; /* of the session's header, when it was taken */
+    uint32_t restore_n_prompt, restore_first_append; /* in it */
     char *restore_path, *save_path; /* sessions: begins from, is saved at the end; owned, or NULL */
     char *saving_path;              /* a save that was ordered meanwhile; owned, or NULL */
     struct proto_address saver;     /* by whom */

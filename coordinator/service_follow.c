@@ -74,6 +74,8 @@ static bool copy_paths(struct request *r, const Hill__Prefill *p)
 {
     r->restore_path = p->restore ? strdup(p->restore->path) : NULL;
     r->restore_checksum = p->restore ? p->restore->checksum : 0;
+    r->restore_n_prompt = p->restore ? p->restore->n_prompt : 0;
+    r->restore_first_append = p->restore ? p->restore->first_append : 0;
     r->save_path = p->save ? strdup(p->save->path) : NULL;
     return (r->restore_path || !p->restore) && (r->save_path || !p->save);
 }

@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/whole_io.h"
 #include "session/session.h"
 
 void request_logs_folder(const struct service *sv, char out[HILL_PATH_BYTES + 16])
@@ -56,6 +57,8 @@ void request_fill_prefill(struct service *sv, struct request *r, Hill__Prefill *
     if (r->restore_path) {
         session_to_wire(sv, r, r->restore_path, terms, restore);
         restore->checksum = r->restore_checksum;
+        restore->n_prompt = r->restore_n_prompt;
+        restore->first_append = r->restore_first_append;
         out->restore = restore;
         out->from_prompt = r->from_prompt;
         out->question = r->n_question;
@@ -75,11 +78,14 @@ static int create(struct service *sv, struct request *r, const Hill__Message *me
     request_logs_folder(sv, folder);
     request_log_name(name, run_id, r->id);
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (mkdir(folder, 0700) && errno != EEXIST)
-        return hill_fail(why, hill_from_errno(errno), "making folder %.300s failed: %s", folder,
-                         strerror(errno));
-    return token_log_create(&r->log, path, run_id, sv->settings->options.log_flush_ms, message,
-                            why);
+    int flush_ms = sv->settings->options.log_flush_ms, code = 0;
+    bool made = mkdir(folder, 0700) == 0;
+    if (!made && errno != EEXIST)
+        code = hill_from_errno(errno);
+    else if (made && flush_ms != TOKEN_LOG_FLUSH_NEVER)
+        code = whole_flush_folder(folder); /* its own name, too */
+    return code ? hill_fail(why, code, "making folder %.300s failed: %s", folder, strerror(errno))
+                : token_log_create(&r->log, path, run_id, flush_ms, message, why);
 }
 
 void request_log_begin(struct service *sv, struct request *r)

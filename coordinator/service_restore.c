@@ -153,6 +153,8 @@ static int create(struct service *sv, struct restoring *x, struct request **out,
     r->want_progress = order->want_progress;
     fill_sampling(&r->sampling, &x->header);
     r->restore_checksum = x->header.checksum;
+    r->restore_n_prompt = x->header.n_prompt;
+    r->restore_first_append = x->header.first_append;
     r->restore_path = strdup(order->path);
     if (code || !r->restore_path || request_begin_text(r, sv->settings->tokenizer)) {
         request_destroy(r);

@@ -103,17 +103,9 @@ static int write_order(struct token_log *log, const Hill__Message *order, struct
 /* The file's name, too, is to be there after a power cut. */
 static int flush_folder(const struct token_log *log, struct hill_why *why)
 {
-    char folder[PATH_BYTES];
-    memcpy(folder, log->path, sizeof folder);
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        slash[slash == folder] = '\0';
-    int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int code = fd < 0 || (fsync(fd) && errno != EINVAL) ? hill_from_errno(errno) : 0;
-    if (fd >= 0)
-        close(fd);
+    int code = whole_flush_folder(log->path);
     return code ? hill_fail(why, code, "flushing the folder of token log %.300s failed: %s",
-                            log->path, hill_strerror(code))
+                            log->path, strerror(errno))
                 : 0;
 }
 

@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "gpu_worker/logits_file.h"
 #include "gpu_worker/request.h"
-#include "session/session.h"
 
 /* Does the answer's JSON end with these tokens? */
 static bool ends_json(const struct request *r, uint32_t n)
@@ -95,17 +94,15 @@ void request_note_beginning(struct request *r)
     r->first_append = r->first_append < at_once ? r->first_append : at_once;
 }
 
-/* The same of one that was a session before. */
+/* The same of one that was a session before. At its path another file may lie by now. */
 static void find_beginning(struct request *r)
 {
-    struct session_file file = {0};
-    struct hill_why why;
+    const Hill__SessionFile *from = r->prefill->restore;
     request_note_beginning(r);
-    if (!r->prefill->restore || session_open(&file, r->prefill->restore->path, &why))
+    if (!from || !from->first_append)
         return;
-    r->first_prompt = file.header.n_prompt;
-    r->first_append = file.header.first_append;
-    session_close(&file);
+    r->first_prompt = from->n_prompt;
+    r->first_append = from->first_append;
 }
 
 static int load_hash(struct request *r, uint32_t index, struct hill_why *why)

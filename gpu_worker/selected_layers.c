@@ -102,10 +102,11 @@ static const uint8_t *sums_of(const struct selected *x, uint32_t chunk)
 /* Also where a chunk has none yet: they are written when it is read whole. */
 static int damaged(const struct request *r, uint32_t chunk, const char *what, struct hill_why *why)
 {
-    chunk_keys_forget(r->selected->store, r->stored->chunks[chunk].slot);
+    struct drive_chunk read = r->stored->chunks[chunk];
+    chunk_keys_forget(r->selected->store, read.slot, read.stamp);
     return hill_fail(why, HILL_E_DAMAGED,
                      "prefix store %.300s: the %s of chunk %u are not right, or not there",
-                     r->selected->store->dir, what, r->stored->chunks[chunk].slot);
+                     r->selected->store->dir, what, read.slot);
 }
 
 static int take_sums(struct request *r, struct hill_why *why)

@@ -69,6 +69,15 @@ int chunk_file_write_at(int fd, uint64_t at, const void *from, uint64_t bytes, c
     return whole_write(fd, from, bytes, at) ? chunk_file_failed("writing", dir, name, why) : 0;
 }
 
+int chunk_file_reserve_at(int fd, uint64_t at, uint64_t bytes, const char *dir, const char *name,
+                          struct hill_why *why)
+{
+    while (fallocate(fd, 0, (off_t)at, (off_t)bytes))
+        if (errno != EINTR)
+            return errno == EOPNOTSUPP ? 0 : chunk_file_failed("writing", dir, name, why);
+    return 0;
+}
+
 static int open_one(const char *dir, const char *name, int *fd, struct hill_why *why)
 {
     char path[4096 + 32];
@@ -372,6 +381,15 @@ int chunk_file_read(struct chunk_file *f, uint32_t slot, const struct chunk *c, 
 int chunk_file_write(struct chunk_file *f, uint32_t slot, const void *entries, uint64_t bytes,
                      struct hill_why *why)
 {
-    return chunk_file_write_at(f->data_fd, slot * f->slot_bytes, entries, bytes, f->dir, DATA_NAME,
-                               why);
+    uint64_t at = slot * f->slot_bytes;
+    int rc = bytes < f->slot_bytes
+                 ? chunk_file_reserve_at(f->data_fd, at, f->slot_bytes, f->dir, DATA_NAME, why)
+                 : 0;
+    return rc ? rc : chunk_file_write_at(f->data_fd, at, entries, bytes, f->dir, DATA_NAME, why);
+}
+
+uint32_t chunk_file_written(const struct chunk_file *f)
+{
+    struct stat info;
+    return fstat(f->data_fd, &info) ? 0 : (uint32_t)((uint64_t)info.st_size / f->slot_bytes);
 }

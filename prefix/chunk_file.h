@@ -90,7 +90,11 @@ int chunk_file_write_record(struct chunk_file *file, uint32_t slot, const struct
                             uint64_t parent_stamp, struct hill_why *why);
 int chunk_file_clear_record(struct chunk_file *file, uint32_t slot, struct hill_why *why);
 
-/* All entries of a chunk, chunk_entries_bytes, checked. */
+/* Slots whose room was written, or was passed over, up to the end of the data. */
+uint32_t chunk_file_written(const struct chunk_file *file);
+
+/* All entries of a chunk, chunk_entries_bytes, checked. A slot that was written has its whole room
+ * on the disk, however short its chunk, where the file system can reserve it. */
 int chunk_file_read(struct chunk_file *file, uint32_t slot, const struct chunk *chunk,
                     void *entries, struct hill_why *why);
 int chunk_file_write(struct chunk_file *file, uint32_t slot, const void *entries, uint64_t bytes,
@@ -98,7 +102,9 @@ int chunk_file_write(struct chunk_file *file, uint32_t slot, const void *entries
 uint64_t chunk_checksum(uint64_t stamp, const void *entries, uint64_t bytes);
 
 /* Of any file of the folder: "DOING prefix store DIR/NAME failed", with errno; bytes are written
- * whole, or that is said. */
+ * whole, or that is said; room that the file system cannot reserve is no failure. */
 int chunk_file_failed(const char *doing, const char *dir, const char *name, struct hill_why *why);
+int chunk_file_reserve_at(int fd, uint64_t at, uint64_t bytes, const char *dir, const char *name,
+                          struct hill_why *why);
 int chunk_file_write_at(int fd, uint64_t at, const void *from, uint64_t bytes, const char *dir,
                         const char *name, struct hill_why *why);

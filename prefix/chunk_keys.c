@@ -292,6 +292,12 @@ int chunk_keys_write(const struct chunk_keys *k, uint32_t slot, uint64_t stamp, 
     return rc;
 }
 
+int chunk_keys_reserve(const struct chunk_keys *k, uint32_t slot, struct hill_why *why)
+{
+    return chunk_file_reserve_at(k->fd, chunk_keys_sums_at(k, slot), k->slot_bytes, k->dir,
+                                 KEYS_NAME, why);
+}
+
 bool chunk_keys_has(const struct chunk_keys *k, uint32_t slot, uint64_t stamp)
 {
     uint64_t there;
@@ -300,11 +306,12 @@ bool chunk_keys_has(const struct chunk_keys *k, uint32_t slot, uint64_t stamp)
            there == stamp;
 }
 
-void chunk_keys_forget(const struct chunk_keys *k, uint32_t slot)
+void chunk_keys_forget(const struct chunk_keys *k, uint32_t slot, uint64_t stamp)
 {
     const uint64_t nobody = 0;
     struct hill_why why;
-    if (write_at(k, chunk_keys_sums_at(k, slot), &nobody, sizeof nobody, &why))
+    if (chunk_keys_has(k, slot, stamp) &&
+        write_at(k, chunk_keys_sums_at(k, slot), &nobody, sizeof nobody, &why))
         log_warn("%s", why.text);
 }
 

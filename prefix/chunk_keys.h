@@ -74,11 +74,15 @@ void chunk_keys_remove(const char *dir);        /* the file, if there is one */
 int chunk_keys_write(const struct chunk_keys *keys, uint32_t slot, uint64_t stamp,
                      const void *entries, struct hill_why *why);
 
+/* The room for a slot's, where a short chunk has none. */
+int chunk_keys_reserve(const struct chunk_keys *keys, uint32_t slot, struct hill_why *why);
+
 /* Are the slot's of the chunk of that stamp? (What a kill has cut short is found by checksums.) */
 bool chunk_keys_has(const struct chunk_keys *keys, uint32_t slot, uint64_t stamp);
 
-/* They are not what they should be: they count as nobody's, until they are written again. */
-void chunk_keys_forget(const struct chunk_keys *keys, uint32_t slot);
+/* Those of the chunk of that stamp are not what they should be: they count as nobody's, until they
+ * are written again. Another chunk's, which have come into the slot meanwhile, stay. */
+void chunk_keys_forget(const struct chunk_keys *keys, uint32_t slot, uint64_t stamp);
 
 /* Where things lie: in chunks.keys, in chunks.keys, in chunks.data. */
 uint64_t chunk_keys_sums_at(const struct chunk_keys *keys, uint32_t slot);

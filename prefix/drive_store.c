@@ -89,9 +89,11 @@ static int load(struct drive_store *s, struct hill_why *why)
 
 static int write_keys(const struct drive_store *s, const struct chunk_job *j, struct hill_why *why)
 {
-    return s->keys && j->chunk.n == CHUNK_TOKENS
+    if (!s->keys)
+        return 0;
+    return j->chunk.n == CHUNK_TOKENS
                ? chunk_keys_write(s->keys, j->slot, j->chunk.stamp, j->entries, why)
-               : 0;
+               : chunk_keys_reserve(s->keys, j->slot, why);
 }
 
 /* Where the record is there still: entries that could not be written have none. */
@@ -200,6 +202,7 @@ static void tell_failed(struct drive_store *s, const struct chunk_job *j)
     if (j->kind == CHUNK_JOB_PUT && j->rc == HILL_E_NOSPACE && !s->full &&
         s->tree.n_chunks < s->tree.n_slots) {
         s->full = true;
+        s->n_full = chunk_file_written(&s->file);
         log_warn("%s: the store goes on with the chunks that it has", j->why.text);
     } else if (!s->said && !s->full) {
         s->said = true;
@@ -356,13 +359,25 @@ static uint64_t next_stamp(struct drive_store *s)
     return x ? x : next_stamp(s);
 }
 
-/* A slot whose chunk has gone: its record goes when it is written over. On a full disk the highest
- * ones were never written: what is there is written over. */
+/* On a full disk a slot that was written has its room there, and the others have none. Now and then
+ * it is the other way round: the disk may have room again, and a written slot that takes nothing
+ * more (on a file system that never writes over a block) must not keep all others from their turn.
+ */
+static bool has_room(struct drive_store *s, uint32_t unused)
+{
+    if (!s->full)
+        return true;
+    uint32_t n_written = chunk_file_written(&s->file);
+    s->full = n_written <= s->n_full;
+    return !s->full || (unused < n_written) != (++s->n_turns % DRIVE_FULL_TURNS == 0);
+}
+
+/* A slot whose chunk has gone: its record goes when it is written over. */
 static uint32_t make_room(struct drive_store *s, uint32_t spared)
 {
-    int rc = 0;
-    uint32_t slot = s->full ? CHUNK_NONE : chunk_tree_unused(&s->tree, &rc);
-    if (slot != CHUNK_NONE || rc)
+    int rc;
+    uint32_t slot = chunk_tree_unused(&s->tree, &rc);
+    if (rc || (slot != CHUNK_NONE && has_room(s, slot)))
         return slot;
     slot = chunk_tree_victim(&s->tree, spared);
     if (slot == CHUNK_NONE)

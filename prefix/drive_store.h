@@ -8,9 +8,9 @@
  * it is there; what could not be written is dropped at the next call, with what follows it. Entries
  * are checked when they are read: a damaged chunk is named, once, and dropped with all that follows
  * it; then it is a miss like any other. Where nothing more can be written (a full disk) the store
- * says so once, goes on with the slots that it has and makes room in those. Who calls it: the GPU
- * worker. Concurrency: one thread calls; calls read files and write none. Failure: codes as
- * documented.
+ * says so once, goes on with the slots that it has and makes room in those; now and then it tries
+ * one more. Who calls it: the GPU worker. Concurrency: one thread calls; calls read files and write
+ * none. Failure: codes as documented.
  */
 #pragma once
 
@@ -27,6 +27,9 @@ struct drive_chunk {
     uint64_t stamp;
 };
 
+/* On a full disk each so many chunks another slot is tried. */
+#define DRIVE_FULL_TURNS 64u
+
 /* A chunk that makes others needless; they go when it is written. */
 #define DRIVE_COVERS_MAX 16u /* beyond: what is needless goes when it is its turn */
 struct drive_cover {
@@ -42,6 +45,8 @@ struct drive_store {
     uint64_t stamp;     /* of the last chunk */
     uint32_t n_dropped; /* records that were found of no use at the start */
     bool full;          /* said: the disk takes no more */
+    uint32_t n_full;    /* slots that had been written then */
+    uint32_t n_turns;   /* how often a slot was looked for since */
     bool said;          /* something could not be written */
     uint64_t n_evicted;
     struct drive_cover covers[DRIVE_COVERS_MAX];

@@ -228,6 +228,9 @@ static int check_session_file(const Hill__SessionFile *m, struct hill_why *why)
 {
     CHECK("session_file", "path", path_ok(m->path));
     CHECK("session_file", "terms", m->terms.len == PROTO_SESSION_TERMS_BYTES);
+    CHECK("session_file", "n_prompt", m->n_prompt <= TOKENS_MAX);
+    CHECK("session_file", "first_append", m->first_append <= TOKENS_MAX);
+    CHECK("session_file", "first_append", (m->first_append != 0) == (m->n_prompt != 0));
     return 0;
 }
 

@@ -128,18 +128,15 @@ static int write_buffer(struct session_writer *w, const struct buffer *b, struct
     return rc;
 }
 
-static void flush_folder(const char *path)
+/* The rename is then there after a power cut, too. */
+static int flush_folder(const struct session_writer *w, struct hill_why *why)
 {
-    char folder[PATH_BYTES];
-    snprintf(folder, sizeof folder, "%s", path);
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        slash[slash == folder] = '\0';
-    int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    fsync(fd); /* the rename is then there after a power cut too; not every file system can */
-    close(fd);
+    int rc = whole_flush_folder(w->path);
+    return rc ? hill_fail(why, rc,
+                          "session %.300s is saved, but its folder could not be flushed: %s: after "
+                          "a power cut the file may be as it was before",
+                          w->path, strerror(errno))
+              : 0;
 }
 
 static int finish_file(struct session_writer *w, struct hill_why *why)
@@ -162,7 +159,7 @@ static int finish_file(struct session_writer *w, struct hill_why *why)
     pthread_mutex_unlock(&w->lock);
     FAULT_POINT(gpu_worker, session, renamed);
     if (!rc)
-        flush_folder(w->path);
+        rc = flush_folder(w, why);
     return rc;
 }
 

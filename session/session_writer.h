@@ -10,7 +10,7 @@
  * for what a killed one has left. Concurrency: the calls below belong to one thread; `wake` is
  * called by the writer's thread, under its lock: when a buffer is free again and at the end.
  * Failure: session_writer_state says what and why; FILE.saving is removed then, and by a close
- * before the end. A FILE that is no regular file, or a link to such, is left as it is
+ * before the end. Where the folder alone could not be flushed FILE is there, and the line says so. A FILE that is no regular file, or a link to such, is left as it is
  * (HILL_E_INVALID).
  */
 #pragma once

@@ -170,7 +170,7 @@ static void write_slot(struct chunk_keys *k)
     if (chunk_keys_write(k, 1, 55, entries[2], &why) || !chunk_keys_has(k, 1, 55))
         abort();
     chunk_keys_cut(k, 2);
-    chunk_keys_forget(k, 0);
+    chunk_keys_forget(k, 0, stamp_of(0));
     chunk_keys_close(k);
     open_keys(k);
     if (!k->heads || chunk_keys_has(k, 0, stamp_of(0)) ||

@@ -106,14 +106,16 @@ for worker in gpu_worker cpu_scorer csd_agent; do
     same "$worker killed: tokens" "$(tokens "$work/part0" "$work/rest")" "$(tokens "$work/whole0")"
     expect "$worker killed: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole0")"
 done
+beginning() { od -An -tu4 -j136 -N4 "$1" && od -An -tu4 -j156 -N4 "$1"; } # n_prompt, first_append (session/session.h)
 cp "$work/s90" "$work/gone"
-restore "$work/gone" $((total - 90)) "$work/rest" &
+restore "$work/gone" $((total - 90)) "$work/rest" --save "$work/went_on" &
 first=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"
 rm "$work/gone"
 kill_worker gpu_worker
 wait $first || fail "its file is gone when a worker dies: $(cat "$work/rest.err")"
 same "its file is gone when a worker dies: tokens" "$(tokens "$work/part0" "$work/rest")" "$(tokens "$work/whole0")"
+expect "its file is gone when a worker dies: how it began" "$(beginning "$work/went_on")" "$(beginning "$work/s90")"
 
 # --- a question: on a document, the bits of document and question as one prompt; after an answer, over the entries that are there
 ask "$work/asked0" || fail "document and question: $(cat "$work/asked0.err")"

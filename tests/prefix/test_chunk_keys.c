@@ -183,6 +183,10 @@ static void what_is_written_is_found(void **unused)
     uint8_t *sums = read_sums(&k, 3);
     assert_false(chunk_keys_are_sums(&k, sums, stamp_of(3)));
     free(sums);
+    chunk_keys_forget(&k, 2, stamp_of(2) + 1); /* that chunk has gone from the slot */
+    assert_true(chunk_keys_has(&k, 2, stamp_of(2)));
+    chunk_keys_forget(&k, 2, stamp_of(2));
+    assert_false(chunk_keys_has(&k, 2, stamp_of(2)));
     chunk_keys_close(&k);
 }
 

@@ -525,7 +525,18 @@ static void test_damaged_records(void **unused)
     drive_store_close(&s);
 }
 
-/* The disk takes no more: the store goes on in the slots that it has. */
+/* One chunk that covers another: a slot is free again afterwards. */
+static void put_covered(struct drive_store *s, uint32_t token)
+{
+    struct chunk c = {.settings = 1, .n = 10, .n_plain = 10, .cost = 1, .tokens = {token}};
+    assert_true(drive_store_put(s, (struct drive_chunk){0}, &c, room).stamp != 0);
+    c.n = c.n_plain = 20;
+    assert_true(drive_store_put(s, (struct drive_chunk){0}, &c, room).stamp != 0);
+    drive_store_flush(s);
+}
+
+/* The disk takes no more: the store goes on in the slots that it has, and does not lose those whose
+ * chunks have gone. When the disk has room again, it takes more. */
 static void test_a_full_disk(void **unused)
 {
     (void)unused;
@@ -555,7 +566,25 @@ static void test_a_full_disk(void **unused)
         assert_true(s.tree.n_chunks <= 3);
         assert_true(s.full);
     }
+    for (uint32_t i = 0; i < 12; i++) {
+        put_covered(&s, 10 + i);
+        assert_true(s.tree.n_chunks >= 2);
+    }
+    for (uint32_t i = 0; i < DRIVE_FULL_TURNS; i++) { /* it is tried, and has not */
+        c.tokens[0] = 1 + i % 40;
+        drive_store_put(&s, (struct drive_chunk){0}, &c, room);
+        drive_store_flush(&s);
+    }
+    assert_true(s.full);
+    assert_true(s.tree.n_chunks >= 2);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    for (uint32_t i = 0; i < DRIVE_FULL_TURNS + 8; i++) {
+        c.tokens[0] = 1 + i % 40;
+        drive_store_put(&s, (struct drive_chunk){0}, &c, room);
+        drive_store_flush(&s);
+    }
+    assert_false(s.full);
+    assert_int_equal(s.tree.n_chunks, 8);
     drive_store_close(&s);
     assert_int_equal(drive_store_open(&s, folder, &terms, cap(8), &why), 0);
     assert_int_equal(s.n_dropped, 0);
@@ -581,6 +610,7 @@ static void test_covered(void **unused)
     struct chunk c = {.settings = 1, .n = 10, .n_plain = 10, .cost = 1, .tokens = {9}};
     const struct drive_chunk none = {0}, part = drive_store_put(&s, none, &c, room);
     drive_store_flush(&s);
+    assert_int_equal(chunk_file_written(&s.file), 4); /* a short one's slot has all of its room */
     getrlimit(RLIMIT_FSIZE, &before);
     least = before;
     least.rlim_cur = 4 * chunk_slot_bytes(&terms);

@@ -13,9 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -599,6 +601,39 @@ static void test_a_file_that_does_not_fit_is_one_line_and_no_file(void **state)
     assert_nothing_left();
 }
 
+static int folder_error; /* of flushing one */
+
+/* In the place of the C library's. */
+int fsync(int fd)
+{
+    struct stat info;
+    if (folder_error && fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
+        errno = folder_error;
+        return -1;
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
+
+/* FILE is there then, and the save says that it may not stay. */
+static void test_a_folder_that_is_not_flushed_is_an_error(void **state)
+{
+    (void)state;
+    struct data d;
+    struct hill_why why = {""};
+    fill(&d);
+    folder_error = EIO;
+    assert_int_equal(save(&d, &why), HILL_E_IO);
+    assert_non_null(strstr(why.text, path));
+    assert_non_null(strstr(why.text, "is saved, but its folder could not be flushed"));
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(access(part, F_OK), -1);
+    folder_error = EINVAL; /* a file system that cannot */
+    assert_int_equal(save(&d, &why), 0);
+    folder_error = ENOTSUP;
+    assert_int_equal(save(&d, &why), 0);
+    folder_error = 0;
+}
+
 /* The coordinator's, after a kill: not while a writer lives, and never the file itself. */
 static void test_what_a_killed_writer_left_is_cleared(void **state)
 {
@@ -703,6 +738,7 @@ int main(void)
         cmocka_unit_test_setup(test_two_writers_of_one_file_do_not_mix, set_up),
         cmocka_unit_test_setup(test_a_pipe_or_a_link_to_one_is_not_replaced, set_up),
         cmocka_unit_test_setup(test_a_file_that_does_not_fit_is_one_line_and_no_file, set_up),
+        cmocka_unit_test_setup(test_a_folder_that_is_not_flushed_is_an_error, set_up),
         cmocka_unit_test_setup(test_what_a_killed_writer_left_is_cleared, set_up),
         cmocka_unit_test_setup(test_what_is_no_session_is_refused, set_up),
         cmocka_unit_test(test_a_running_hash_goes_on_elsewhere),
