@@ -54,8 +54,8 @@ int cldevice_open(struct cldevice *out, const char *choice, struct hill_why *why
 /* Safe on a zeroed struct. Objects made in the context are the caller's to release first. */
 void cldevice_close(struct cldevice *device);
 
-/* Bytes that a device with memory of its own has beside `taken` ones, less a sixteenth of all for its
- * driver and small buffers (our choice); UINT64_MAX: it has the host's. */
+/* Bytes that a device with memory of its own has beside `taken` ones, less a sixteenth of all for
+ * its driver and small buffers (our choice); UINT64_MAX: it has the host's. */
 uint64_t cldevice_room(const struct cldevice *device, uint64_t taken);
 
 /* An in-order queue; profiling: events carry times. NULL on failure. */

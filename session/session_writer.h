@@ -4,13 +4,13 @@
  * What: the caller fills buffers with the sections in the order of session.h and never waits for a
  * disk; a thread of the writer's checks sums and writes. Everything goes to FILE.saving, its space
  * reserved first, the header last; then it is flushed and renamed to FILE, so that FILE is whole or
- * as it was. What an earlier writer that was killed left in FILE.saving is written over, or
- * removed by session_writer_clear; a second
- * writer at the same time is refused (HILL_E_BUSY). Who calls it: the GPU worker; the coordinator,
- * for what a killed one has left. Concurrency: the calls below belong to one thread; `wake` is
- * called by the writer's thread, under its lock: when a buffer is free again and at the end.
- * Failure: session_writer_state says what and why; FILE.saving is removed then, and by a close
- * before the end. Where the folder alone could not be flushed FILE is there, and the line says so. A FILE that is no regular file, or a link to such, is left as it is
+ * as it was. What an earlier writer that was killed left in FILE.saving is written over, or removed
+ * by session_writer_clear; a second writer at the same time is refused (HILL_E_BUSY). Who calls it:
+ * the GPU worker; the coordinator, for what a killed one has left. Concurrency: the calls below
+ * belong to one thread; `wake` is called by the writer's thread, under its lock: when a buffer is
+ * free again and at the end. Failure: session_writer_state says what and why; FILE.saving is
+ * removed then, and by a close before the end. Where the folder alone could not be flushed FILE is
+ * there, and the line says so. A FILE that is no regular file, or a link to such, is left as it is
  * (HILL_E_INVALID).
  */
 #pragma once

@@ -46,8 +46,8 @@ uint32_t shm_doorbell_read(const struct shm_doorbell *bell)
 
 bool shm_doorbell_asleep(const struct shm_doorbell *bell)
 {
-    /* a guess; acquire: what the sleeper did before is there for who finds it asleep, and pairs with
-     * its announcement. relaxed, the others: compared alone */
+    /* a guess; acquire: what the sleeper did before is there for who finds it asleep, and pairs
+     * with its announcement. relaxed, the others: compared alone */
     return atomic_load_explicit(&bell->sleepers, memory_order_acquire) > 0 &&
            atomic_load_explicit(&bell->asleep_at, memory_order_relaxed) ==
                atomic_load_explicit(&bell->count, memory_order_relaxed);
