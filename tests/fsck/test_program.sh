@@ -12,6 +12,7 @@ expect 100 "which pool" && one_line
 expect 100 '.' x --frobnicate && one_line
 expect 100 '.' x y && one_line
 expect 100 "$work/none.*No such file" "$work/none" && one_line
+expect 100 "$work' is a folder" "$work" && one_line
 head -c 10000 /dev/zero >"$work/foreign"
 expect 1 "$work/foreign.*no cold pool" "$work/foreign" && one_line
 exec 9<"$work/foreign"
