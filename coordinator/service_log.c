@@ -84,7 +84,11 @@ static int create(struct service *sv, struct request *r, const Hill__Message *me
         code = hill_from_errno(errno);
     else if (made && flush_ms != TOKEN_LOG_FLUSH_NEVER)
         code = whole_flush_folder(folder); /* its own name, too */
-    return code ? hill_fail(why, code, "making folder %.300s failed: %s", folder, strerror(errno))
+    int err = errno;
+    if (code && made)
+        rmdir(folder); /* the next request tries again */
+    return code ? hill_fail(why, code, "making or flushing folder %.300s failed: %s", folder,
+                            strerror(err))
                 : token_log_create(&r->log, path, run_id, flush_ms, message, why);
 }
 

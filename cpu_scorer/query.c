@@ -483,7 +483,7 @@ static int end_query(struct queries *qs, struct query *q, bool answered)
 static int step_answer(struct queries *qs, struct query *q)
 {
     int rc;
-    if (q->kind == QUERY_AHEAD) { /* if it has failed, the exact query's answer will say so */
+    if (q->kind == QUERY_AHEAD) { /* alone; if it has failed, the exact query's answer says so */
         rc = take_turn(qs->core);
         if (rc == 0 && clock_now_ns() < q->deadline_ns)
             return 0;
@@ -518,8 +518,8 @@ static int fail_query(struct queries *qs, struct query *q, int rc)
     return 1;
 }
 
-/* Does it fail with its sequence while it waits? Past AWAIT it is seen through, since how far it is
- * when another's failure is heard of follows from threads; unless the agent is lost. */
+/* Does it fail with its sequence while it waits? Past AWAIT it is seen through: where it stands when
+ * a failure is heard of depends on threads. Not if the agent is lost. */
 static bool may_fail_with(const struct queries *qs, const struct query *q)
 {
     return q->phase == QUERY_AWAIT || (q->phase == QUERY_SCORE && qs->agent->status);

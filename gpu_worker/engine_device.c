@@ -169,8 +169,8 @@ int engine_reserve(struct engine *e, struct device_buffer *buffer, uint64_t byte
     if (status == CL_SUCCESS)
         return 0;
     engine_release(e, buffer); /* some devices allocate at first use: it is there in name alone */
-    if (status == CL_OUT_OF_RESOURCES)
-        status = CL_MEM_OBJECT_ALLOCATION_FAILURE; /* what a few of them call it */
+    if (status == CL_OUT_OF_RESOURCES && clFinish(e->queue) == CL_SUCCESS)
+        status = CL_MEM_OBJECT_ALLOCATION_FAILURE; /* so called by some, also where a device died */
     return cldevice_check(status, "cannot clear device memory", why);
 }
 

@@ -110,13 +110,6 @@ void request_cancel(struct worker *w, uint64_t request_id);
 
 /* What the coordinator has of each. */
 void request_note_taken(struct worker *w, const Hill__Taken *taken);
-/* What the error of a session's file says: a disk that is gone is not this worker's device, one
- * that is late is not another worker. */
-static inline int request_file_status(int status)
-{
-    return status == HILL_E_NODEV || status == HILL_E_TIMEOUT ? HILL_E_IO : status;
-}
-
 /* May it make another token? Has the coordinator all that it has made? */
 static inline bool request_may_step(const struct request *r)
 {
@@ -127,6 +120,13 @@ static inline bool request_may_step(const struct request *r)
 static inline bool request_is_heard(const struct request *r)
 {
     return !r->prefill->ahead_max || r->predicted <= r->taken;
+}
+
+/* What the error of a session's file says: a disk that is gone is not this worker's device, one
+ * that is late is not another worker. */
+static inline int request_file_status(int status)
+{
+    return status == HILL_E_NODEV || status == HILL_E_TIMEOUT ? HILL_E_IO : status;
 }
 
 /* Is it within limits? SEQ_BEGIN to the scorer. */

@@ -90,7 +90,7 @@ int chunk_file_write_record(struct chunk_file *file, uint32_t slot, const struct
                             uint64_t parent_stamp, struct hill_why *why);
 int chunk_file_clear_record(struct chunk_file *file, uint32_t slot, struct hill_why *why);
 
-/* Slots whose room was written, or was passed over, up to the end of the data. */
+/* Whole slots up to the end of the data's file; holes count. */
 uint32_t chunk_file_written(const struct chunk_file *file);
 
 /* All entries of a chunk, chunk_entries_bytes, checked. A slot that was written has its whole room

@@ -122,9 +122,10 @@ static int do_job(void *store, const struct chunk_job *j, struct hill_why *why)
     int rc = chunk_file_clear_record(file, j->slot, why);
     if (rc || j->kind == CHUNK_JOB_CLEAR)
         return rc;
-    rc = chunk_file_write(file, j->slot, j->entries, j->bytes, why);
+    /* the keys first: a slot of the data that is on the disk has room for its keys, too */
+    rc = write_keys(s, j, why);
     if (!rc)
-        rc = write_keys(s, j, why);
+        rc = chunk_file_write(file, j->slot, j->entries, j->bytes, why);
     if (!rc)
         rc = chunk_file_write_record(file, j->slot, &j->chunk, j->parent_stamp, why);
     if (rc)
@@ -203,6 +204,7 @@ static void tell_failed(struct drive_store *s, const struct chunk_job *j)
         s->tree.n_chunks < s->tree.n_slots) {
         s->full = true;
         s->n_full = chunk_file_written(&s->file);
+        s->n_turns = 0;
         log_warn("%s: the store goes on with the chunks that it has", j->why.text);
     } else if (!s->said && !s->full) {
         s->said = true;

@@ -28,7 +28,7 @@ APT = ("the model's chat template is none that is built in and needs Jinja; on D
        "apt install python3-jinja2")
 WORDS, ANSWER, TEMPLATE = "words", "answer", "template"
 # marks of reasoning, and SmolLM3's switches
-LOOKED_FOR = {"assistant": "(</?think>)", "system": "(/no_think|/think|/system_override)"}
+LOOKED_FOR = {"assistant": "(</?think>)", "system": r"(?<!\S)(/no_think|/think|/system_override)(?!\S)"}
 
 # ---- giving things up ---------------------------------------------------------------------------
 

@@ -187,6 +187,7 @@ static pid_t ask(void)
 
 static int setup(void **state)
 {
+    hang_ms = HANG_MS;
     (void)state;
     manager = -1;
     if (access(bin, X_OK))
@@ -250,8 +251,7 @@ static void test_a_stopped_coordinator_blames_no_worker(void **state)
 {
     (void)state;
     int status;
-    hang_ms =
-        5000; /* no heartbeat is to be late before or after, also where workers load for long */
+    hang_ms = 5000; /* no heartbeat is to be late, also where workers load for long */
     start(bin);
     await_notice("STATUS=ready");
     pid_t gpu = worker("gpu_worker");
@@ -260,7 +260,6 @@ static void test_a_stopped_coordinator_blames_no_worker(void **state)
     /* longer than --hang-ms: what it would be blamed for has to have been */
     for (int64_t end = clock_deadline_ms(hang_ms * 3 / 2); clock_now_ns() < end;)
         usleep(10000);
-    hang_ms = HANG_MS;
     kill(coordinator, SIGCONT);
     for (unsigned i = 0; i < 3; i++)
         await_notice("WATCHDOG=1");

@@ -154,7 +154,7 @@ wait_for() { # SECONDS COMMAND...
 }
 
 # Its program, or the shell that it is, sleeps: a client that has asked waits for the answer; one that is only being started,
-# however long that takes on a loaded machine, runs. One that has its answer already, and is gone, has asked.
+# however long that takes on a loaded machine, runs. One that is gone has its answer already; what it was is the caller's to look at.
 waits() { # PID
     local pid states
     kill -0 "$1" 2>/dev/null || return 0
