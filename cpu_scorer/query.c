@@ -518,8 +518,8 @@ static int fail_query(struct queries *qs, struct query *q, int rc)
     return 1;
 }
 
-/* Does it fail with its sequence while it waits? Past AWAIT it is seen through: where it stands when
- * a failure is heard of depends on threads. Not if the agent is lost. */
+/* Does it fail with its sequence while it waits? Past AWAIT it is seen through: where it stands
+ * when a failure is heard of depends on threads. Not if the agent is lost. */
 static bool may_fail_with(const struct queries *qs, const struct query *q)
 {
     return q->phase == QUERY_AWAIT || (q->phase == QUERY_SCORE && qs->agent->status);
