@@ -307,9 +307,9 @@ static int step_plan(struct queries *qs, struct query *q)
 
 enum { TURN_BYTES = 1 }; /* no record is so short */
 
-/* What it does next others see, and when it comes to do so follows from threads. Room in the
- * selection ring is an event of a recording: it is asked for, that a replay goes on in the same
- * place among the others. 1; 0: no room now; negative: the ring is damaged. */
+/* Before a step that other rows see, and whose moment depends on threads: room in the selection
+ * ring is asked for, since a recording notes it as an event, and a replay takes the step in the
+ * same place among the others. 1; 0: no room now; negative: the ring is damaged. */
 static int take_turn(struct core *c)
 {
     void *payload;

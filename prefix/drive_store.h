@@ -46,7 +46,7 @@ struct drive_store {
     uint32_t n_dropped; /* records that were found of no use at the start */
     bool full;          /* said: the disk takes no more */
     uint32_t n_full;    /* slots that had been written then */
-    uint32_t n_turns;   /* how often a slot was looked for since */
+    uint32_t n_turns;   /* slots that were looked for since */
     bool said;          /* something could not be written */
     uint64_t n_evicted;
     struct drive_cover covers[DRIVE_COVERS_MAX];

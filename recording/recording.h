@@ -3,22 +3,23 @@
  * reading it back.
  *
  * What: the scorer takes part in every ring, so one tap on its seven ends (shm/ring.h) sees all
- * traffic, in the one order in which the scorer's thread saw it: records it peeked first, room it
- * was granted, credits it was told, records it published, the staging slots out of which entries
- * came up, and the windows of keys that it evaluated. Looks at the rings that found nothing are
- * counted: they say how many turns of its loop, in which it may have decided something by itself,
- * lay between two events (with several sequences, when a policy hears of new tokens). Order and
- * counts make a replay exact: the scorer's output is a function of them. Not counted are looks at
- * the agent's rings: how often it takes them while it scores follows from its threads, and what
- * they bring does not depend on it. A turn that looks at nothing else and decides all the same says
- * so (shm_ring_decide) and counts as a look. What happens when threads or a device model have done
- * and is seen by others (a row takes staging slots, a guess ahead is over) asks for room first, so
- * that it has its place among the events. File: struct recording_header, the Configure of the
- * epoch packed as in the control plane, frames, an END frame. Everything little endian, parts
- * padded to 8 bytes with zeros; each frame's checksum covers its fields, its payload and its
- * number. An epoch has a file of its own: FILE, then FILE.2 and so on; nothing is overwritten.
- * Bound: RECORDING_BYTES_MAX; what comes later is not recorded and END says so. Who calls it:
- * cpu_scorer writes (one thread, its data thread), tools/replay reads.
+ * traffic, in the one order in which the scorer's thread saw it: records it peeked first, room
+ * it was granted, credits it was told, records it published, the staging slots out of which
+ * entries came up, and the windows of keys that it evaluated. Looks at the rings that found
+ * nothing are counted: they say how many turns of its loop, in which it may have decided
+ * something by itself, lay between two events (with several sequences, when a policy hears of
+ * new tokens). Order and counts make a replay exact: the scorer's output is a function of them.
+ * Not counted are looks at the agent's rings: how often it takes them while it scores follows
+ * from its threads, and what they bring does not depend on it. A turn that looks at nothing else
+ * and decides all the same says so (shm_ring_decide) and counts as a look. A step that other
+ * rows see and whose moment depends on threads or a device model (a row takes staging slots, a
+ * guess ahead ends) asks for room in a ring first: that is an event, and gives the step its
+ * place. File: struct recording_header, the Configure of the epoch packed as in the control
+ * plane, frames, an END frame. Everything little endian, parts padded to 8 bytes with zeros;
+ * each frame's checksum covers its fields, its payload and its number. An epoch has a file of
+ * its own: FILE, then FILE.2 and so on; nothing is overwritten. Bound: RECORDING_BYTES_MAX; what
+ * comes later is not recorded and END says so. Who calls it: cpu_scorer writes (one thread, its
+ * data thread), tools/replay reads.
  * Failure: writing: a warning, and the recording ends there, without END when the disk is full;
  * reading: HILL_E_DAMAGED or HILL_E_UNSUPPORTED with the file and the field in why, before anything
  * of it is used.

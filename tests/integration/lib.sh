@@ -48,8 +48,8 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# pools_in_memory: $pools, a folder for pools where not this machine's disk is to decide what goes down and comes up: a drive's model
-# is, or nobody
+# pools_in_memory: makes $pools, a folder in memory. For tests in which the speed of this machine's disk must not decide which entries
+# are moved
 pools_in_memory() {
     pools=$(mktemp -d /dev/shm/hill-test-pools-XXXXXX) || fail "no folder in /dev/shm"
 }
