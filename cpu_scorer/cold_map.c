@@ -502,22 +502,42 @@ uint32_t cold_map_reuse(struct cold_map *map, uint32_t list, const uint32_t *pos
     return n;
 }
 
+/* How many slots of the stripe, from its first on, are handed out to the list. */
+static uint32_t handed_out(const struct cold_map *map, uint32_t list, uint32_t stripe)
+{
+    uint32_t part = cold_map_part(map, list, cold_map_drive_of(map, stripe));
+    const struct cold_list *l = &map->lists[part];
+    const struct cold_stripe *s = &map->stripes[stripe];
+    if (s->list != part || l->current == COLD_NONE)
+        return 0;
+    uint32_t current_order = map->stripes[l->current].order;
+    return s->order < current_order ? map->stripe_slots : s->order == current_order ? l->used : 0;
+}
+
+static uint32_t counting_position(const struct cold_map *map, uint32_t slot)
+{
+    uint32_t position = map->positions[slot];
+    return position & UNCOMMITTED ? COLD_NONE : position;
+}
+
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot)
 {
     if (slot >= (uint64_t)map->n_stripes * map->stripe_slots)
         return COLD_NONE;
     uint32_t stripe = (uint32_t)(slot / map->stripe_slots);
-    uint32_t part = cold_map_part(map, list, cold_map_drive_of(map, stripe));
-    const struct cold_list *l = &map->lists[part];
-    const struct cold_stripe *s = &map->stripes[stripe];
-    if (s->list != part || l->current == COLD_NONE)
-        return COLD_NONE;
-    uint32_t current_order = map->stripes[l->current].order;
-    uint32_t offset = (uint32_t)(slot % map->stripe_slots);
-    if (s->order > current_order || (s->order == current_order && offset >= l->used))
-        return COLD_NONE; /* not handed out */
-    uint32_t position = map->positions[slot];
-    return position & UNCOMMITTED ? COLD_NONE : position;
+    bool out = slot % map->stripe_slots < handed_out(map, list, stripe);
+    return out ? counting_position(map, (uint32_t)slot) : COLD_NONE;
+}
+
+void cold_map_positions(const struct cold_map *map, uint32_t list, uint32_t slot, uint32_t n,
+                        uint32_t *positions)
+{
+    uint32_t end = handed_out(map, list, slot / map->stripe_slots), from = slot % map->stripe_slots;
+    uint32_t out = end <= from ? 0 : end - from < n ? end - from : n;
+    for (uint32_t i = 0; i < out; i++)
+        positions[i] = counting_position(map, slot + i);
+    for (uint32_t i = out; i < n; i++)
+        positions[i] = COLD_NONE;
 }
 
 uint32_t cold_map_taken_position(const struct cold_map *map, uint32_t slot)

@@ -178,6 +178,10 @@ void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot);
  * may be anything. */
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot);
 
+/* The same of n slots from this one on, all of one stripe. */
+void cold_map_positions(const struct cold_map *map, uint32_t list, uint32_t slot, uint32_t n,
+                        uint32_t *positions);
+
 /* Which of the n slots from this one on, at most 64 of one stripe, all handed out, count: as
  * bits. */
 uint64_t cold_map_counting(const struct cold_map *map, uint32_t slot, uint32_t n);

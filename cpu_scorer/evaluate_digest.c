@@ -459,8 +459,7 @@ static int add_near_scores(struct digest_row *e, struct query *q)
     STAGE_BEGIN_AT(merge, &q->header);
     for (uint32_t i = 0; i < e->n_near && rc == 0; i++) {
         uint32_t slot = e->near[i] * KV_HOT_BLOCK_TOKENS, positions[KV_HOT_BLOCK_TOKENS];
-        for (uint32_t j = 0; j < KV_HOT_BLOCK_TOKENS; j++)
-            positions[j] = cold_map_position(cold, list, slot + j);
+        cold_map_positions(cold, list, slot, KV_HOT_BLOCK_TOKENS, positions);
         rc = add_block(q->selector, positions, all->near_scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS,
                        q->n_tokens);
     }

@@ -100,9 +100,8 @@ static void score_tokens(struct host_evaluator *e, const uint8_t *groups, uint32
 static void run_cached(struct host_evaluator *e, const struct cached_run *run)
 {
     uint32_t positions[KV_HOT_BLOCK_TOKENS], n = run->n * KV_GROUP_TOKENS;
-    for (uint32_t i = 0; i < n; i++)
-        positions[i] = cold_map_position(&e->reader.base.core->tiers.cold, e->reader.list,
-                                         (uint64_t)run->group * KV_GROUP_TOKENS + i);
+    cold_map_positions(&e->reader.base.core->tiers.cold, e->reader.list,
+                       run->group * KV_GROUP_TOKENS, n, positions);
     score_tokens(e,
                  cached_digests_at(&e->cache, run->group / BLOCK_GROUPS) +
                      run->group % BLOCK_GROUPS * kv_group_bytes(&e->cache.geometry),

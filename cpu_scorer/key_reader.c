@@ -272,9 +272,8 @@ static void run_pieces(void *context, uint32_t first, uint32_t end)
     uint32_t positions[PIECE_SLOTS];
     for (uint32_t i = first; i < end; i++) {
         const struct key_piece *piece = &r->pieces[i];
-        for (uint32_t j = 0; j < piece->n; j++) /* COLD_NONE is beyond any query */
-            positions[j] =
-                cold_map_position(&r->base.core->tiers.cold, r->list, (uint64_t)piece->slot + j);
+        /* COLD_NONE is beyond any query */
+        cold_map_positions(&r->base.core->tiers.cold, r->list, piece->slot, piece->n, positions);
         r->evaluate(r, piece->keys, piece->n, piece->slot, positions);
     }
 }

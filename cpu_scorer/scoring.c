@@ -29,6 +29,7 @@
 #define LINGER_NS        200000 /* from the scores of a query to its copies it is less */
 #define WATCH_NS         30000  /* a chunk takes some microseconds */
 #define LINGER_LOOKS     16     /* between looks at the clock */
+#define WANTED_NS        20000  /* a yield that takes so long has let another thread run */
 
 /* Items of a job by group (NUMA node): group g has places first[g] .. first[g + 1] - 1 of order. */
 struct pool_job {
@@ -191,10 +192,11 @@ static void tell_end(struct score_pool *pool, struct shm_doorbell *bell)
         shm_doorbell_ring(bell);
 }
 
-/* Look out for a job after job `seen`, for a short time. Others that want this CPU get it. */
+/* Look out for a job after job `seen`, for a short time. Others that want this CPU get it, and have
+ * it to themselves then: a thread that looks out takes half of a CPU that two want. */
 static void linger(struct score_pool *pool, uint32_t seen)
 {
-    int64_t until = clock_now_ns() + LINGER_NS;
+    int64_t now = clock_now_ns(), until = now + LINGER_NS, before;
     do {
         for (int i = 0; i < LINGER_LOOKS; i++) {
             /* relaxed: the job itself is read under the lock */
@@ -202,8 +204,10 @@ static void linger(struct score_pool *pool, uint32_t seen)
                 return;
             cpu_relax();
         }
+        before = clock_now_ns();
         sched_yield();
-    } while (clock_now_ns() < until);
+        now = clock_now_ns();
+    } while (now < until && now - before < WANTED_NS);
 }
 
 static void *helper_main(void *arg)

@@ -60,6 +60,11 @@ int csd_finish(struct csd_backend *backend, uint32_t job, struct hill_why *why)
     return file_io_finish(backend->io, job, why);
 }
 
+const uint8_t *csd_view(struct csd_backend *backend, uint64_t offset, uint64_t bytes)
+{
+    return file_io_view(backend->io, offset, bytes);
+}
+
 bool csd_is_dead(const struct csd_backend *backend)
 {
     return file_io_dead(backend->io);

@@ -133,6 +133,9 @@ int csd_pool_fd(const struct csd_backend *backend);
 int csd_start(struct csd_backend *backend, uint32_t job, const struct csd_extent *extents,
               size_t n_extents, struct hill_why *why);
 int csd_finish(struct csd_backend *backend, uint32_t job, struct hill_why *why);
+/* Where flash is a file in memory: its bytes where they lie (file_io_view). NULL: they are to be
+ * read. */
+const uint8_t *csd_view(struct csd_backend *backend, uint64_t offset, uint64_t bytes);
 /* The drive has stopped answering: memory that it was given must not be freed. */
 bool csd_is_dead(const struct csd_backend *backend);
 

@@ -221,14 +221,15 @@ static bool staging_current(const struct fetch *f, const struct fetch_item *item
 static int check_item(const struct fetch *f, const struct fetch_item *item, uint32_t sequence)
 {
     const struct cold_pool *pool = f->pool;
+    uint32_t position = cold_pool_position(pool, item->cold_slot);
 
-    if (cold_pool_position(pool, item->cold_slot) == COLD_NO_POSITION)
+    if (position == COLD_NO_POSITION)
         return refuse(f, item, HILL_E_PROTOCOL, "the slot is not committed");
     const struct pool_stripe *record =
         &pool->directory->stripes[item->cold_slot / pool->layout.stripe_slots];
     if (record->sequence != sequence || record->layer != f->wanted->layer)
         return refuse(f, item, HILL_E_PROTOCOL, "it belongs to another sequence or layer");
-    if (cold_pool_position(pool, item->cold_slot) != item->position)
+    if (position != item->position)
         return refuse(f, item, HILL_E_PROTOCOL, "the slot holds another position");
     if (item->staging_slot >= f->wanted->staging->slot_count)
         return refuse(f, item, HILL_E_PROTOCOL, "there is no such staging slot");
@@ -262,6 +263,16 @@ static void plan_reads(const struct cold_pool *pool, struct fetch_run *r)
     }
 }
 
+/* Where the item's entry is, now that it has been read; NULL: the file is shorter. */
+static const uint8_t *entry_of(const struct fetch *f, uint32_t i)
+{
+    const struct pool_layout *layout = &f->pool->layout;
+    if (!f->run->in_place)
+        return f->run->entries[i];
+    return csd_drive_view(f->pool->drive, pool_entry_at(layout, f->run->items[i].cold_slot),
+                          kv_entry_bytes(&layout->geometry));
+}
+
 /* Check the entry that was read and put it into its staging slot. */
 static int deliver(const struct fetch *f, uint32_t i)
 {
@@ -270,12 +281,13 @@ static int deliver(const struct fetch *f, uint32_t i)
     uint32_t entry_bytes = kv_entry_bytes(&layout->geometry), slots = layout->stripe_slots;
     uint32_t expected =
         f->pool->stripes[item->cold_slot / slots]->checksums[item->cold_slot % slots];
+    const uint8_t *entry = entry_of(f, i);
 
-    if (pool_entry_checksum(f->run->entries[i], entry_bytes) != expected)
+    if (!entry || pool_entry_checksum(entry, entry_bytes) != expected)
         return refuse(f, item, HILL_E_DAMAGED, "the entry's checksum is wrong");
     if (!staging_current(f, item))
         return refuse(f, item, HILL_E_PROTOCOL, "its staging slot was given back");
-    memcpy(shm_arena_slot(f->wanted->staging, item->staging_slot), f->run->entries[i], entry_bytes);
+    memcpy(shm_arena_slot(f->wanted->staging, item->staging_slot), entry, entry_bytes);
     FAULT_POINT(csd_agent, fetch, begun);
     return 0;
 }
@@ -315,21 +327,30 @@ static int prepare(const struct fetch *f)
     return status;
 }
 
+static bool all_in_place(const struct fetch *f)
+{
+    const struct fetch_run *r = f->run;
+    bool all = true;
+    for (uint32_t e = 0; all && e < r->n_extents; e++)
+        all = csd_drive_view(f->pool->drive, r->extents[e].offset, r->extents[e].bytes);
+    return all;
+}
+
 static int begin_reads(const struct fetch *f)
 {
     struct fetch_run *r = f->run;
     plan_reads(f->pool, r);
-    int status = csd_drive_begin(f->pool->drive, r->which, r->extents, r->n_extents, f->why);
+    r->in_place = all_in_place(f);
+    int status = r->in_place
+                     ? 0
+                     : csd_drive_begin(f->pool->drive, r->which, r->extents, r->n_extents, f->why);
     r->begun = status == 0;
     return status;
 }
 
-static int end_reads(const struct fetch *f)
+static int end_reads(const struct fetch_run *r, struct csd_drive *drive, struct hill_why *why)
 {
-    struct fetch_run *r = f->run;
-    int status = csd_drive_end(f->pool->drive, r->which, r->extents, r->n_extents, f->why);
-    r->begun = false;
-    return status;
+    return r->in_place ? 0 : csd_drive_end(drive, r->which, r->extents, r->n_extents, why);
 }
 
 static int fetch_all(const struct fetch *f)
@@ -341,8 +362,10 @@ static int fetch_all(const struct fetch *f)
         status = r->begun ? 0 : begin_reads(f);
         if (status == 0 && r->to == r->n_items && f->pool->begun)
             f->pool->begun(f->pool->begun_context);
-        if (status == 0)
-            status = end_reads(f);
+        if (status == 0) {
+            status = end_reads(r, f->pool->drive, f->why);
+            r->begun = false;
+        }
         if (status != 0) {
             *f->bad_position = r->items[r->from].position;
             return status;
@@ -403,7 +426,7 @@ void cold_pool_drop_ahead(struct cold_pool *pool)
 
     csd_drive_drop_ahead(pool->drive);
     if (pool->fetch_ahead) {
-        csd_drive_end(pool->drive, run->which, run->extents, run->n_extents, NULL);
+        end_reads(run, pool->drive, NULL);
         end_run(run);
     }
     pool->query_ahead = pool->fetch_ahead = false;

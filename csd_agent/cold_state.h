@@ -54,6 +54,7 @@ struct fetch_run {
     uint32_t n_items, n_extents, from, to; /* items that are being read, if that has begun */
     uint32_t which;                        /* of the drive's transfers */
     bool begun;
+    bool in_place; /* nothing is read: the file lies in memory */
 };
 
 struct cold_pool {

@@ -237,6 +237,11 @@ int csd_drive_transfer(struct csd_drive *d, const struct csd_extent *extents, si
                        : check_transfer(d, extents, n_extents, status, why);
 }
 
+const uint8_t *csd_drive_view(struct csd_drive *d, uint64_t offset, uint64_t bytes)
+{
+    return csd_view(d->backend, offset, bytes);
+}
+
 void csd_drive_seal(struct csd_drive *d, uint64_t offset, uint64_t bytes, const uint8_t *memory)
 {
     page_sums_note(&d->sums, offset, bytes, memory);

@@ -60,6 +60,9 @@ int csd_drive_begin(struct csd_drive *drive, uint32_t which, const struct csd_ex
                     size_t n_extents, struct hill_why *why);
 int csd_drive_end(struct csd_drive *drive, uint32_t which, const struct csd_extent *extents,
                   size_t n_extents, struct hill_why *why);
+/* Entries where they lie, of a drive whose flash is a file in memory, until something is read or
+ * written: no page of theirs has a checksum to be looked at. NULL: they are to be read. */
+const uint8_t *csd_drive_view(struct csd_drive *drive, uint64_t offset, uint64_t bytes);
 /* In-storage scoring: no key leaves the drive, only scores do. */
 int csd_drive_score(struct csd_drive *drive, struct csd_score_job *job, struct hill_why *why);
 /* Begin to read for the query that is scored next, which has these very spans, as far as batches

@@ -378,13 +378,18 @@ static const uint8_t *map_up_to(struct file_io *io, uint64_t end)
     return map;
 }
 
+const uint8_t *file_io_view(struct file_io *io, uint64_t offset, uint64_t bytes)
+{
+    const uint8_t *map = io->memory ? map_up_to(io, offset + bytes) : NULL;
+    return map ? map + offset : NULL;
+}
+
 static int run_piece_plain(struct file_io *io, struct piece *piece, struct hill_why *why)
 {
-    const uint8_t *map =
-        io->memory && !piece->write ? map_up_to(io, piece->offset + piece->bytes) : NULL;
+    const uint8_t *from = piece->write ? NULL : file_io_view(io, piece->offset, piece->bytes);
 
-    if (map) {
-        memcpy(piece->memory, map + piece->offset, piece->bytes);
+    if (from) {
+        memcpy(piece->memory, from, piece->bytes);
         return 0;
     }
     while (piece->bytes > 0) {

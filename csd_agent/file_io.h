@@ -4,14 +4,15 @@
  * What: the file is opened O_DIRECT and locked (flock), and extents are moved through an io_uring
  * of FILE_IO_DEPTH entries in pieces of at most FILE_IO_PIECE_BYTES. Where the file system refuses
  * O_DIRECT (EINVAL) the page cache is used, where io_uring is not to be had (ENOSYS, EPERM, ...)
- * pread and pwrite; a file in memory (tmpfs) is mapped and read by copying. All of that is logged
- * once. Who calls it: file_backend.c, xrt_backend.c. Concurrency: one thread. file_io_run returns
- * when all its extents have been moved; jobs (start, finish) let several lots be on their way, so
- * that the drive always has work. Failure: HILL_E_IO and others from errno with the offset in why;
- * the first one of a job counts, but nothing of it is in flight any more on return. A device that
- * leaves a transfer unanswered, or takes none (EAGAIN), for FILE_IO_DEADLINE_MS is HILL_E_TIMEOUT:
- * the file is dead then (every later call fails, file_io_dead), and memory that it was given must
- * not be freed, since the kernel may still write to it.
+ * pread and pwrite; a file in memory (tmpfs) is mapped, and read by copying or where it lies
+ * (file_io_view). All of that is logged once. Who calls it: file_backend.c, xrt_backend.c.
+ * Concurrency: one thread. file_io_run returns when all its extents have been moved; jobs (start,
+ * finish) let several lots be on their way, so that the drive always has work. Failure: HILL_E_IO
+ * and others from errno with the offset in why; the first one of a job counts, but nothing of it is
+ * in flight any more on return. A device that leaves a transfer unanswered, or takes none (EAGAIN),
+ * for FILE_IO_DEADLINE_MS is HILL_E_TIMEOUT: the file is dead then (every later call fails,
+ * file_io_dead), and memory that it was given must not be freed, since the kernel may still write
+ * to it.
  */
 #pragma once
 
@@ -48,6 +49,9 @@ bool file_io_direct(const struct file_io *io);
 /* "DEVICE, io_uring or pread, O_DIRECT or page cache", or "DEVICE, mapped from memory". */
 void file_io_describe(const struct file_io *io, const char *device, char *text, size_t size);
 bool file_io_dead(const struct file_io *io);
+/* Bytes of a file in memory where they lie, until the next call about bytes behind them; NULL: they
+ * are to be read. */
+const uint8_t *file_io_view(struct file_io *io, uint64_t offset, uint64_t bytes);
 
 /* Memory [n][bytes] that is read into again and again: its pages are pinned once and not for each
  * read. Once, at most FILE_IO_PINNED. False: that was refused (a limit of locked memory), or there

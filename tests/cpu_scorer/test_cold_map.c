@@ -14,6 +14,18 @@
 
 enum { STRIPE = 256, STRIPES = 30, LISTS = 6 };
 
+/* Positions of several slots are those of each. */
+static void check_runs(const struct cold_map *map, uint32_t list)
+{
+    uint32_t positions[STRIPE];
+    for (uint32_t stripe = 0; stripe < STRIPES; stripe++) {
+        uint32_t from = draw(STRIPE), n = draw(STRIPE - from + 1), first = stripe * STRIPE + from;
+        cold_map_positions(map, list, first, n, positions);
+        for (uint32_t i = 0; i < n; i++)
+            assert_int_equal(positions[i], cold_map_position(map, list, first + i));
+    }
+}
+
 static void test_stripes_of_a_list_are_consecutive(void **unused)
 {
     (void)unused;
@@ -100,6 +112,7 @@ static void test_positions_are_those_of_committed_slots_only(void **unused)
             committed += owner[i] == list;
         }
         assert_int_equal(map.lists[list].committed, committed);
+        check_runs(&map, list);
     }
     assert_int_equal(cold_map_position(&map, 0, (uint64_t)STRIPE * STRIPES), COLD_NONE);
     assert_int_equal(cold_map_position(&map, 0, UINT64_MAX), COLD_NONE);
@@ -232,6 +245,8 @@ static void test_slots_of_copies_are_used_again(void **unused)
         assert_int_equal(cold_map_position(&map, list, slot),
                          m->list == list && m->state == COUNTS ? m->position : COLD_NONE);
         assert_int_equal(map.lists[list].committed, count_state(list, COUNTS, 0, STRIPE * STRIPES));
+        if (i % 100 == 0)
+            check_runs(&map, list);
     }
     cold_map_finish(&map);
 }

@@ -52,6 +52,10 @@ extern char folder[64];
 
 int make_folder(void **state);
 
+/* On tmpfs; where there is none the test has no folder, and skips itself. */
+int make_memory_folder(void **state);
+void skip_without_folder(void);
+
 int remove_folder(void **state);
 
 const char *pool_path(void);

@@ -300,6 +300,18 @@ static void test_random_operations_equal_the_model(void **state)
     random_operations(&config, 400);
 }
 
+/* Entries are fetched from where they lie. */
+static void test_random_operations_in_memory(void **state)
+{
+    struct kv_geometry g = {2, 4, 2, 24};
+    struct cold_pool_config config = pool_scene_config(&g, 12);
+
+    (void)state;
+    skip_without_folder();
+    random_seed(18);
+    random_operations(&config, 400);
+}
+
 static void test_random_operations_where_groups_are_longer_than_a_page(void **state)
 {
     /* groups of 5440 bytes: each has another's bytes in its first and its last page */
@@ -597,11 +609,14 @@ static void test_commands_that_do_not_fit_the_state_change_nothing(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+#define TEST_IN_MEMORY(name)                                                                       \
+    cmocka_unit_test_setup_teardown(name, make_memory_folder, remove_folder)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_random_operations_equal_the_model),
+        TEST_IN_MEMORY(test_random_operations_in_memory),
         TEST(test_random_operations_where_groups_are_longer_than_a_page),
         TEST(test_random_operations_with_digests_in_dram),
         TEST(test_random_operations_with_digests_of_four_bits),

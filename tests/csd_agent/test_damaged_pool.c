@@ -63,7 +63,7 @@ static void flip_bit(uint64_t at, uint32_t bit)
     close(fd);
 }
 
-static void test_a_flipped_byte_is_found_and_named(void **state)
+static void check_a_flipped_byte(void)
 {
     struct kv_geometry g = {1, 2, 2, 16};
     struct cold_pool_config config = pool_scene_config(&g, 2);
@@ -72,7 +72,6 @@ static void test_a_flipped_byte_is_found_and_named(void **state)
     struct pool_scene s;
     uint32_t bad;
 
-    (void)state;
     random_seed(16);
     config.options.force_buffered = true; /* so that this test's write is seen */
     pool_scene_open(&s, &config);
@@ -99,6 +98,19 @@ static void test_a_flipped_byte_is_found_and_named(void **state)
                         &cost, &bad, &why),
         0);
     pool_scene_close(&s);
+}
+
+static void test_a_flipped_byte_is_found_and_named(void **state)
+{
+    (void)state;
+    check_a_flipped_byte();
+}
+
+static void test_a_flipped_byte_in_memory_is_found_and_named(void **state)
+{
+    (void)state;
+    skip_without_folder();
+    check_a_flipped_byte();
 }
 
 /* Another agent takes the pool over, and is asked for its slots: what `adopted` says of that. */
@@ -610,11 +622,14 @@ static void test_a_flipped_bit_of_an_adopted_key_is_found(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+#define TEST_IN_MEMORY(name)                                                                       \
+    cmocka_unit_test_setup_teardown(name, make_memory_folder, remove_folder)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_a_flipped_byte_is_found_and_named),
+        TEST_IN_MEMORY(test_a_flipped_byte_in_memory_is_found_and_named),
         TEST(test_a_flipped_bit_of_a_digest_is_found_and_named),
         TEST(test_a_flipped_bit_of_a_key_is_found_and_named),
         TEST(test_a_flipped_bit_of_an_adopted_key_is_found),

@@ -8,13 +8,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
-#include <linux/magic.h>
 #include <liburing.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/vfs.h>
 #include <sys/wait.h>
 
 #include "base/clock.h"
@@ -312,29 +310,10 @@ static void test_an_extent_is_moved_in_pieces_that_are_alike(void **state)
     free(memory);
 }
 
-/* A folder in memory, or a skip. */
-static int make_memory_folder(void **state)
-{
-    struct statfs status;
-
-    (void)state;
-    hill_log_init("test", HILL_LOG_ERROR);
-    snprintf(folder, sizeof folder, "/dev/shm/hill-csd-test-XXXXXX");
-    if (statfs("/dev/shm", &status) != 0 || status.f_type != TMPFS_MAGIC || !mkdtemp(folder))
-        folder[0] = 0;
-    return 0;
-}
-
-static int remove_memory_folder(void **state)
-{
-    return folder[0] ? remove_folder(state) : 0;
-}
-
 static void test_round_trip_in_memory(void **state)
 {
     (void)state;
-    if (!folder[0])
-        skip();
+    skip_without_folder();
     random_seed(6);
     round_trip(&(struct csd_options){0});
 }
@@ -343,17 +322,15 @@ static void test_round_trip_in_memory(void **state)
 static void test_a_file_in_memory_may_grow(void **state)
 {
     struct csd_options options = {.create = true};
-    uint8_t *memory = aligned_alloc(CSD_ALIGN, 2 * CSD_ALIGN), page[CSD_ALIGN];
-    struct csd_extent extent = {.memory = memory, .bytes = CSD_ALIGN};
+    uint8_t page[CSD_ALIGN], *memory;
+    struct csd_extent extent = {.bytes = CSD_ALIGN};
     struct hill_why why = {""};
     struct file_io *io;
     char text[100];
 
     (void)state;
-    if (!folder[0]) {
-        free(memory);
-        skip();
-    }
+    skip_without_folder();
+    extent.memory = memory = aligned_alloc(CSD_ALIGN, 2 * CSD_ALIGN);
     assert_int_equal(file_io_open(&io, pool_path(), &options, &why), 0);
     file_io_describe(io, "device", text, sizeof text);
     assert_string_equal(text, "device, mapped from memory");
@@ -361,11 +338,16 @@ static void test_a_file_in_memory_may_grow(void **state)
         memset(page, (int)pages, sizeof page);
         extent.offset = (pages - 1) * CSD_ALIGN;
         assert_int_equal(file_io_run(io, &extent, 1, &why), HILL_E_IO);
+        assert_null(file_io_view(io, extent.offset, 1));
         assert_int_equal(pwrite(file_io_fd(io), page, sizeof page, (off_t)extent.offset),
                          sizeof page);
         memset(memory, 0xee, CSD_ALIGN);
         assert_int_equal(file_io_run(io, &extent, 1, &why), 0);
         assert_memory_equal(memory, page, CSD_ALIGN);
+        const uint8_t *view = file_io_view(io, extent.offset, CSD_ALIGN);
+        assert_non_null(view);
+        assert_memory_equal(view, page, CSD_ALIGN);
+        assert_null(file_io_view(io, extent.offset, CSD_ALIGN + 1));
     }
     file_io_close(io);
     free(memory);
@@ -646,9 +628,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_an_extent_is_moved_in_pieces_that_are_alike,
                                         make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_in_memory, make_memory_folder,
-                                        remove_memory_folder),
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(test_a_file_in_memory_may_grow, make_memory_folder,
-                                        remove_memory_folder),
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(test_round_trip_without_io_uring, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_a_busy_kernel_is_asked_again_after_a_pause,
