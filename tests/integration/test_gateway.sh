@@ -445,6 +445,12 @@ else
     seen "an edited question is asked again" 'chat.turns.length === 6 && chat.turns[4].text.endsWith(" four") && chat.turns[5].text'
     browser_eval '$("new").click()' >/dev/null
     seen "a new chat leaves the answer so far" '!running && !chat.turns.length && store.get("chats", [])[0].turns[5]?.note === "Stopped."'
+    browser_eval 'for (const [name, value] of [["max_tokens", 80], ["alpha", 1]]) { $(name).value = value; $(name).dispatchEvent(new Event("change")); }
+        chat.turns.push({role: "user", text: "Say it."}, {role: "assistant", text: "\n<think>\nA key, I say.\n</think>\n\nThe key is 7302941, no other."})' >/dev/null
+    say "Say it."
+    seen "reasoning above its answer" '!running && chat.turns[3]?.reasoning === "A key, I say." && chat.turns[3].text.startsWith("The key is 7302941")'
+    seen "it is folded" '!document.querySelector(".turn:last-child .reasoning").closest("details").open'
+    seen "it is not sent back" 'JSON.parse(body_of()).messages.at(-1).content === chat.turns[3].text'
     browser_call Page.reload
     seen "the chat is there after a reload" 'document.readyState === "complete" && document.querySelector("#turns").innerText.includes("7302941")'
     browser_size 360 640
