@@ -30,13 +30,13 @@ struct answer_figures {
     double prompt_ms, predicted_ms;
 };
 
-/* logprobs, here and below: those of what is certain are written; NULL: none */
 /* What a model has written; reasoning and calls of a chat alone. */
 struct answer_parts {
     struct text_buffer reasoning, text;
     struct text_buffer calls; /* of tools, items of a list */
 };
 
+/* logprobs, here and below: those of what is certain are written; NULL: none */
 void answer_whole(struct text_buffer *out, const struct answer_head *head,
                   const struct answer_parts *parts, const char *finish,
                   const struct answer_figures *figures, struct logprobs *logprobs);
