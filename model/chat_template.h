@@ -64,9 +64,11 @@ enum chat_tools chat_format_tools(const struct chat_format *format); /* NULL: no
 /* The system text of a conversation that has none, in *bytes of it; NULL: there is none. */
 const char *chat_format_system(const struct chat_format *format, uint64_t *bytes);
 
-/* Is it [system] user (assistant user)*, each user's text or a tool's? HILL_E_INVALID with the
- * reason when not. */
-int chat_check(const struct chat_message *messages, unsigned count, struct hill_why *why);
+/* Is it [system] user (assistant user)*, where a user's later texts may be a tool's? A format whose
+ * templates render them in any order (system_next) wants a user's or a system text first, and one
+ * of these or a tool's last. HILL_E_INVALID with the reason when not. format NULL: not known. */
+int chat_check(const struct chat_format *format, const struct chat_message *messages,
+               unsigned count, struct hill_why *why);
 
 /* Render, with what begins an answer at the end. HILL_E_INVALID (chat_check), HILL_E_NOMEM. */
 int chat_render(struct chat_prompt *out, const struct chat_format *format,
