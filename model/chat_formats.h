@@ -29,6 +29,7 @@ enum chat_thought {
     CHAT_THOUGHT_KEPT,
     CHAT_THOUGHT_CUT,       /* what follows the last "</think>" stays */
     CHAT_THOUGHT_CUT_LINES, /* and newlines after it go, too */
+    CHAT_THOUGHT_ROUND,     /* as that, but reasoning stays in answers after the last user's text */
 };
 
 struct chat_format {

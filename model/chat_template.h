@@ -23,16 +23,18 @@
 
 struct chat_format;
 
-/* CHAT_TOOL: what a tool has answered; it stands where a user's text does. */
+/* CHAT_TOOL: what a tool has answered; it stands where a user's text does, and several in a row are
+ * one turn, each on a line of its own. */
 enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL };
 
 struct chat_message {
     enum chat_role role;
     const char *text; /* any bytes; no NUL needed */
     uint64_t bytes;
-    const char *added; /* of a system text: what the template says after it (tools), in which
-                          user-defined tokens are tokens; NULL: nothing */
-    uint64_t added_bytes;
+    const char *before, *added; /* of a system, user's or tool's text: what the template says before
+                                   and after it (tools), in which user-defined tokens are tokens;
+                                   NULL: nothing */
+    uint64_t before_bytes, added_bytes;
     bool tools; /* of the first message: there are tools, of which Llama 3.1's head tells */
 };
 

@@ -26,14 +26,23 @@ static const struct chat_vocabulary llama2 = {"<s>", "</s>", NOON};
 
 static unsigned talk_messages(struct chat_message *out, const json_t *talk)
 {
+    static const char *const roles[] = {"system", "user", "assistant", "tool"};
+    static const char before[] = "<tool_response>\n", after[] = "\n</tool_response>";
     unsigned count = 0;
     for (; count < json_array_size(talk) && count < TALK_MESSAGES_MAX; count++) {
         const json_t *said = json_array_get(talk, count), *text = json_object_get(said, "content");
         const char *role = json_string_value(json_object_get(said, "role"));
-        out[count] = (struct chat_message){strcmp(role, "system") == 0 ? CHAT_SYSTEM
-                                           : strcmp(role, "user") == 0 ? CHAT_USER
-                                                                       : CHAT_ASSISTANT,
-                                           json_string_value(text), json_string_length(text)};
+        unsigned r = 0;
+        while (strcmp(roles[r], role) != 0)
+            r++;
+        out[count] = (struct chat_message){(enum chat_role)r, json_string_value(text),
+                                           json_string_length(text)};
+        if (r == CHAT_TOOL) {
+            out[count].before = before;
+            out[count].before_bytes = sizeof before - 1;
+            out[count].added = after;
+            out[count].added_bytes = sizeof after - 1;
+        }
     }
     return count;
 }

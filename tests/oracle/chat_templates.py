@@ -199,7 +199,11 @@ def learn(text):
     if not row["thought"] or not verify(text, row):
         return None
     free = dict(row, system_next=attempt(lambda: learn_next(text)) or "")
-    return free if free["system_next"] and attempt(lambda: verify(text, free)) else row
+    for thought in [row["thought"]] + ["round"] * (row["thought"] == "cut_lines"):
+        free["thought"] = thought
+        if free["system_next"] and attempt(lambda: verify(text, free)):
+            return free
+    return row
 
 
 def learn_next(text):
@@ -214,31 +218,52 @@ def strip(text, sides):
     return text.rstrip() if sides[1] else text
 
 
-def without_thought(row, answer):
-    if "</think>" in answer and row["thought"] != "kept":
-        answer = answer.split("</think>")[-1]
-        answer = answer.lstrip("\n") if row["thought"] == "cut_lines" else answer
-    return answer
+TOOL = "<tool_response>\n%s\n</tool_response>"
+
+
+def without_thought(row, answer, in_round):
+    if "</think>" not in answer or row["thought"] == "kept":
+        return answer
+    thought = answer.split("</think>")[0].rstrip("\n").split("<think>")[-1].lstrip("\n")
+    answer = answer.split("</think>")[-1]
+    if row["thought"] == "round" and in_round and thought:
+        return "<think>\n%s\n</think>\n\n%s" % (thought, answer.lstrip("\n"))
+    return answer if row["thought"] == "cut" else answer.lstrip("\n")
+
+
+def tagged(text):
+    """Are tools' answers a user's text in tags, as the gateway has them?"""
+    talk = said(["user", "assistant", "tool", "tool"], ["U1U", "A1A", "T1T", "T2T"])
+    user = said(["user", "assistant", "user"], ["U1U", "A1A", TOOL % "T1T" + "\n" + TOOL % "T2T"])
+    return bool(attempt(lambda: render(text, talk, mark_date) == render(text, user, mark_date)))
 
 
 def by_row(row, messages):
     """What model/chat_template.c makes of a row."""
     messages = joined(row, messages)
     opens, before, parts = messages[0]["role"] == "system" and row["place"] == "first", None, []
+    users = [i for i, m in enumerate(messages) if m["role"] == "user"
+             and not (m["content"].startswith("<tool_response>") and m["content"].endswith("</tool_response>"))]
     late = messages[0] if messages[0]["role"] == "system" and not opens else None
-    for message in messages[1:] if late else messages:
+    for i, message in enumerate(messages):
         role, content = message["role"], message["content"]
+        if message is late:
+            continue
         if before is None:
             parts.append(row["system_head" if opens else "head"])
-        elif role != "user":
+        elif role == before == "tool":
+            parts.append("\n")
+        elif role in ("assistant", "system"):
             parts.append(row["answer" if role == "assistant" else "system_next"])
         else:
             parts.append(row["system_end" if before == "system" else "next"])
-        if late and message is messages[-1]:
+        if late and i == len(messages) - 1:
             parts += [strip(late["content"], row["strip_system"]), row["system_end"]]
-        who = "answer" if role == "assistant" else role
-        content = without_thought(row, content) if role == "assistant" else content
-        parts.append(strip(content, row["strip_" + who]))
+        if role == "assistant":
+            in_round = users and i > users[-1]
+            parts.append(strip(without_thought(row, content, in_round), row["strip_answer"]))
+        else:
+            parts.append(TOOL % content if role == "tool" else strip(content, row["strip_" + role]))
         before = role
     return "".join(parts) + row["tail"]
 
@@ -254,7 +279,8 @@ CONTENTS = ["Hello", "   two  words ", "\n\nlines\n", "", "\u00a0\u2003wide\u300
             "{{ bos_token }}", "a </s> b", "\U0001f642", "x" * 300, "'q' \"d\" \\n", "0", "1. one\n2. two",
             "\x1c\x1funit\x1f", "\u200bzero\u200b", "\u0085next\u0085"]
 SAID = [c for c in CONTENTS if c.strip()]
-THOUGHTS = ["<think>\nhm\n</think>\n\nyes", "a</think>b</think>\n c", "</think>", "<think></think> \nx\n"]
+THOUGHTS = ["<think>\nhm\n</think>\n\nyes", "<think>\n\n</think>\n\nx", "x<think>\n\ny\n\n</think>\n\n\nz",
+            "<think>no end", "y\n<think></think>z", "a</think>b</think>\n c", "</think>", "<think></think> \nx\n"]
 
 
 def random_conversation(rng, systems):
@@ -266,12 +292,13 @@ def random_conversation(rng, systems):
     return conversation(system, turns)
 
 
-def random_order(rng):
-    """For a row with system_next."""
+def random_order(rng, tools):
+    """For a row with system_next. tools: for a template that is tagged."""
     roles = rng.choice([["system"], ["user"], ["system", "user"]])
-    roles = roles + rng.choices(["system", "user", "assistant"], k=rng.randrange(6))
+    roles = roles + rng.choices(["system", "user", "assistant"] + ["tool"] * tools, k=rng.randrange(6))
     roles += ["user"] if "user" not in roles or roles[-1] == "assistant" else []
-    return said(roles, [rng.choice(CONTENTS + THOUGHTS if r == "assistant" else SAID) for r in roles])
+    return said(roles, [rng.choice(CONTENTS + THOUGHTS if r == "assistant" else SAID + [TOOL % "x"] * tools)
+                        for r in roles])
 
 
 def literals(text):
@@ -286,7 +313,7 @@ ANY_ORDER = ["user", "user", "assistant", "assistant", "system", "user"]
 
 def verify(text, row, rounds=150):
     rng = random.Random(SEED)
-    own = literals(text)
+    own, tools = literals(text), tagged(text)
     for word in own:
         for content in (word, word + " x", "x " + word + " y"):
             talk = said(ANY_ORDER if row["system_next"] else ["user", "assistant", "user"],
@@ -294,7 +321,7 @@ def verify(text, row, rounds=150):
             if by_row(row, talk) != render(text, talk, mark_date):
                 return False
     for _ in range(rounds):
-        talk = (random_order(rng) if row["system_next"]
+        talk = (random_order(rng, tools) if row["system_next"]
                 else random_conversation(rng, row["place"] != "none"))
         try:
             wanted = render(text, talk, mark_date)
@@ -494,7 +521,7 @@ def compare(folder, program, rounds=20):
     for name, text in read_folder(folder):
         systems = "S0S" in (attempt(lambda: render(text, conversation("S0S", ["U1U"]), test_day)) or "")
         talks = [random_conversation(rng, systems) for _ in range(rounds)]
-        talks += [random_order(rng) for _ in range(rounds)] if systems else []
+        talks += [random_order(rng, tagged(text)) for _ in range(rounds)] if systems else []
         request = {"template": text, "bos": "<s>", "eos": "</s>", "talks": talks}
         got = json.loads(subprocess.run([program, "render"], input=json.dumps(request).encode(),
                                         stdout=subprocess.PIPE, check=True).stdout)
