@@ -78,7 +78,7 @@ int chat_prompt_render(struct chat_prompt *out, const Hill__ModelInfo *info, boo
     *out = (struct chat_prompt){0};
     int code = chat_prompt_check(info, why);
     if (code == 0)
-        code = chat_check(messages, count, why);
+        code = chat_check(format, messages, count, why);
     if (code == 0 && (!bos || !eos))
         code = hill_fail(why, HILL_E_NOMEM, "out of memory for the conversation");
     if (code == 0 && format)

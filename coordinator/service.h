@@ -130,6 +130,9 @@ void session_on_saved(void *owner, struct arrival *a);
 void session_save_lost(struct service *sv, struct request *r, const char *reason);
 /* A worker has died: the same, and what a killed one left of the file is removed. */
 void session_save_interrupted(struct service *sv, struct request *r);
+/* An attempt to restore the request again has failed. Had one before it saved the whole answer?
+ * Then its Done is that of the answer, without statistics. */
+bool session_take_saved_end(struct service *sv, struct request *r);
 /* What a file that is saved under this selection will have to be restored under. */
 void session_fill_terms(struct service *sv, const struct kv_selection_settings *selection,
                         struct session_terms *out);

@@ -78,7 +78,8 @@ static void finish(struct service *sv, struct request *r, Hill__FinishReason rea
     Hill__CsdModelCounters counters;
     struct profile_wire profile;
     char rest[16];
-    if (code && request_take_first_end(r)) { /* its client has all tokens */
+    /* its client has all tokens */
+    if (code && (request_take_first_end(r) || session_take_saved_end(sv, r))) {
         log_warn("request %" PRIu64 ": its statistics could not be made again: %s", r->id, text);
         reason = r->done->done->finish;
         code = 0;

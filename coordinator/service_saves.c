@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/whole_io.h"
+#include "session/session.h"
 #include "session/session_writer.h"
 
 _Static_assert(sizeof(struct session_terms) == PROTO_SESSION_TERMS_BYTES, "SessionFile.terms");
@@ -115,6 +117,65 @@ void session_save_interrupted(struct service *sv, struct request *r)
     if (r->save_path)
         session_writer_clear(r->save_path); /* at its end, which comes again */
     session_save_lost(sv, r, "a worker died meanwhile; ask again");
+}
+
+static bool is_stop(const struct service *sv, const struct request *r, uint32_t token)
+{
+    bool stop = token == r->answer_end;
+    for (uint32_t i = 0; i < sv->settings->n_stop_tokens; i++)
+        stop |= token == sv->settings->stop_tokens[i];
+    return stop && !r->ignore_eos;
+}
+
+/* With a stop token behind it, or with as many tokens as were asked for: else the file is of a save
+ * that was ordered meanwhile. */
+static bool is_whole_answer(const struct service *sv, const struct request *r,
+                            const uint32_t *tokens, uint32_t n)
+{
+    uint32_t known = r->n_prompt + r->n_tokens;
+    if (n < known || memcmp(tokens, r->prompt, r->n_prompt * sizeof *tokens) != 0 ||
+        memcmp(tokens + r->n_prompt, r->tokens, r->n_tokens * sizeof *tokens) != 0)
+        return false;
+    return n == known ? r->n_tokens == r->predict : n == known + 1 && is_stop(sv, r, tokens[known]);
+}
+
+static bool read_whole_answer(struct service *sv, const struct request *r,
+                              struct session_header *out)
+{
+    struct session_file file;
+    struct session_terms here;
+    uint32_t *tokens = NULL;
+    session_fill_terms(sv, &r->selection, &here);
+    bool whole = !session_open(&file, r->save_path, NULL) &&
+                 !session_compare(&file.header, &here, r->save_path, NULL) &&
+                 (tokens = malloc(sizeof *tokens * file.header.n_tokens)) &&
+                 !session_read_tokens(&file, tokens, NULL) &&
+                 is_whole_answer(sv, r, tokens, file.header.n_tokens);
+    *out = file.header;
+    session_close(&file);
+    free(tokens);
+    return whole;
+}
+
+bool session_take_saved_end(struct service *sv, struct request *r)
+{
+    struct session_header header;
+    Hill__Done *done = r->done ? r->done->done : NULL;
+    bool failed = done && done->finish == HILL__FINISH_REASON__FINISH_ERROR && !done->save_failed;
+    if (!failed || !r->restore_path || !r->save_path || !read_whole_answer(sv, r, &header))
+        return false;
+    if (whole_flush_folder(r->save_path)) /* who renamed the file may have died before that */
+        return false;
+    XXH64_state_t *hash = hash_state_create();
+    if (hash && hash_state_load(hash, &header.logits_hash))
+        done->logits_hash = XXH64_digest(hash);
+    XXH64_freeState(hash);
+    done->finish = r->n_tokens == r->predict ? HILL__FINISH_REASON__FINISH_LENGTH
+                                             : HILL__FINISH_REASON__FINISH_STOP;
+    done->code = 0;
+    proto_free(r->stats); /* of the attempt that has failed */
+    r->stats = NULL;
+    return true;
 }
 
 void session_on_saved(void *owner, struct arrival *a)

@@ -95,18 +95,24 @@ static void add_fill_event(struct text_buffer *out, const struct answer_head *he
 }
 
 void answer_whole(struct text_buffer *out, const struct answer_head *head,
-                  const struct text_buffer *text, const struct text_buffer *calls,
-                  const char *finish, const struct answer_figures *figures,
-                  struct logprobs *logprobs)
+                  const struct answer_parts *parts, const char *finish,
+                  const struct answer_figures *figures, struct logprobs *logprobs)
 {
+    const struct text_buffer *text = &parts->text, *calls = &parts->calls,
+                             *reasoning = &parts->reasoning;
     if (head->fill) {
         add_fill(out, head, text->bytes, text->length, figures);
         return;
     }
     add_head(out, head, head->chat ? "chat.completion" : "text_completion");
     text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
-                                "\"content\":"
-                              : ",\"choices\":[{\"index\":0,\"text\":");
+                              : ",\"choices\":[{\"index\":0,");
+    if (reasoning->length) {
+        text_puts(out, "\"reasoning_content\":");
+        text_add_json(out, reasoning->bytes, reasoning->length);
+        text_puts(out, ",");
+    }
+    text_puts(out, head->chat ? "\"content\":" : "\"text\":");
     if (calls->length && !text->length)
         text_puts(out, "null");
     else
@@ -149,21 +155,34 @@ void answer_begin(struct text_buffer *out, const struct answer_head *head)
     end_event(out, head);
 }
 
-void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
-                  size_t bytes, struct logprobs *logprobs)
+/* before: what stands before the text, from the event's choices on. */
+static void add_chunk(struct text_buffer *out, const struct answer_head *head, const char *before,
+                      const char *text, size_t bytes, struct logprobs *logprobs)
 {
-    if (head->fill) {
-        add_fill_event(out, head, text, bytes, NULL);
-        return;
-    }
     begin_event(out, head);
-    text_puts(out, head->chat ? ",\"choices\":[{\"index\":0,\"delta\":{\"content\":"
-                              : ",\"choices\":[{\"index\":0,\"text\":");
+    text_printf(out, ",\"choices\":[{\"index\":0,%s", before);
     text_add_json(out, text, bytes);
     if (head->chat)
         text_puts(out, "}");
     add_finish(out, NULL, logprobs);
     end_event(out, head);
+}
+
+void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
+                  size_t bytes, struct logprobs *logprobs)
+{
+    if (head->fill)
+        add_fill_event(out, head, text, bytes, NULL);
+    else
+        add_chunk(out, head, head->chat ? "\"delta\":{\"content\":" : "\"text\":", text, bytes,
+                  logprobs);
+}
+
+void answer_reasoning(struct text_buffer *out, const struct answer_head *head,
+                      const struct text_buffer *reasoning, struct logprobs *logprobs)
+{
+    add_chunk(out, head, "\"delta\":{\"reasoning_content\":", reasoning->bytes, reasoning->length,
+              logprobs);
 }
 
 void answer_calls(struct text_buffer *out, const struct answer_head *head,

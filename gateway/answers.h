@@ -30,17 +30,23 @@ struct answer_figures {
     double prompt_ms, predicted_ms;
 };
 
+/* What a model has written; reasoning and calls of a chat alone. */
+struct answer_parts {
+    struct text_buffer reasoning, text;
+    struct text_buffer calls; /* of tools, items of a list */
+};
+
 /* logprobs, here and below: those of what is certain are written; NULL: none */
-/* calls: of tools, items of a list; none where it is empty. */
 void answer_whole(struct text_buffer *out, const struct answer_head *head,
-                  const struct text_buffer *text, const struct text_buffer *calls,
-                  const char *finish, const struct answer_figures *figures,
-                  struct logprobs *logprobs);
+                  const struct answer_parts *parts, const char *finish,
+                  const struct answer_figures *figures, struct logprobs *logprobs);
 
 /* ---- a stream: begin, then chunks and progress, then end or error ---- */
 void answer_begin(struct text_buffer *out, const struct answer_head *head);
 void answer_chunk(struct text_buffer *out, const struct answer_head *head, const char *text,
                   size_t bytes, struct logprobs *logprobs);
+void answer_reasoning(struct text_buffer *out, const struct answer_head *head,
+                      const struct text_buffer *reasoning, struct logprobs *logprobs);
 void answer_calls(struct text_buffer *out, const struct answer_head *head,
                   const struct text_buffer *calls);
 void answer_progress(struct text_buffer *out, const struct answer_head *head, double total,

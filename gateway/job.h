@@ -14,6 +14,7 @@
 #include "gateway/gateway_settings.h"
 #include "gateway/meters.h"
 #include "gateway/order.h"
+#include "gateway/reasoning.h"
 #include "gateway/render.h"
 #include "gateway/routes.h"
 #include "gateway/stop_strings.h"
@@ -53,10 +54,11 @@ struct generation {
     struct answer_head head;
     struct answer_figures figures;
     struct stop_matcher stops;
-    struct call_reader reader; /* of calls, in a chat that has tools */
-    struct text_buffer text;   /* that is certain and not in the answer yet */
-    struct text_buffer calls;  /* the same of calls of tools */
-    struct text_buffer sure;   /* what the stop strings have let go, on its way to the reader */
+    struct reasoning_reader thoughts; /* of a chat's reasoning */
+    struct call_reader reader;        /* of calls, in a chat that has tools */
+    struct answer_parts parts;        /* what is certain and not in the answer yet */
+    struct text_buffer sure; /* what the stop strings have let go, on its way to the readers */
+    struct text_buffer said; /* what is no reasoning, on its way to the reader of calls */
     struct logprobs logprobs;
     struct follower follower;
     uint64_t accepted; /* the number that the coordinator gave last; 0: none yet */

@@ -200,6 +200,19 @@ void generate_begin(struct job *job)
     send_order(job, &whole, job->order.n_ids ? 0 : 1, NULL);
 }
 
+/* What the answer begins with. JSON has no reasoning before it, and a call that has to be none. */
+static void begin_readers(struct job *job, const struct text_buffer *begun)
+{
+    const struct chat_prompt *prompt = &job->render->prompt;
+    const struct order *o = &job->order;
+    struct generation *gen = &job->generation;
+    if (o->split_reasoning && !o->json && !begun->length)
+        reasoning_begin(&gen->thoughts, reasoning_is_opened(prompt->pieces, prompt->n_pieces),
+                        o->begun, o->begun_bytes);
+    calls_feed(&gen->reader, begun->length ? begun->bytes : "", begun->length, &gen->parts.text,
+               &gen->parts.calls, o->stream);
+}
+
 void generate_rendered(struct job *job)
 {
     const struct chat_prompt *prompt = &job->render->prompt;
@@ -216,8 +229,7 @@ void generate_rendered(struct job *job)
             begun.length ? (struct prompt_piece){begun.bytes, begun.length, PROMPT_TEXT}
                          : (struct prompt_piece){o->begun, o->begun_bytes, PROMPT_LITERAL};
         if (!o->prompt_only)
-            calls_feed(&gen->reader, begun.length ? begun.bytes : "", begun.length, &gen->text,
-                       &gen->calls, job->order.stream);
+            begin_readers(job, &begun);
         send_order(job, pieces, prompt->n_pieces + (begun.length || o->begun_bytes ? 1 : 0),
                    prompt->answer_end);
     }
@@ -271,27 +283,37 @@ static void take_accepted(struct job *job, const Hill__Accepted *accepted)
 static void pass_text(struct job *job)
 {
     struct generation *gen = &job->generation;
-    if (!job->stream || (!gen->text.length && !gen->calls.length))
+    struct answer_parts *parts = &gen->parts;
+    if (!job->stream || (!parts->reasoning.length && !parts->text.length && !parts->calls.length))
         return;
-    if (gen->text.length)
-        answer_chunk(&job->out, &gen->head, gen->text.bytes, gen->text.length, &gen->logprobs);
-    if (gen->calls.length)
-        answer_calls(&job->out, &gen->head, &gen->calls);
-    gen->text.length = gen->calls.length = 0;
+    if (parts->reasoning.length)
+        answer_reasoning(&job->out, &gen->head, &parts->reasoning, &gen->logprobs);
+    if (parts->text.length)
+        answer_chunk(&job->out, &gen->head, parts->text.bytes, parts->text.length, &gen->logprobs);
+    if (parts->calls.length)
+        answer_calls(&job->out, &gen->head, &parts->calls);
+    parts->reasoning.length = parts->text.length = parts->calls.length = 0;
     job->out_ns = clock_now_ns();
     job->changed = true;
 }
 
-/* What the stop strings have let go is text or a call. */
-static void read_calls(struct job *job)
+/* What the stop strings have let go is reasoning, text or a call. last: nothing follows it. */
+static void read_parts(struct job *job, bool last)
 {
     struct generation *gen = &job->generation;
+    struct answer_parts *parts = &gen->parts;
     logprobs_sure(&gen->logprobs, gen->sure.length);
-    if (gen->sure.length)
-        calls_feed(&gen->reader, gen->sure.bytes, gen->sure.length, &gen->text, &gen->calls,
+    reasoning_feed(&gen->thoughts, gen->sure.bytes, gen->sure.length, &parts->reasoning,
+                   &gen->said);
+    if (last)
+        reasoning_flush(&gen->thoughts, &parts->reasoning, &gen->said);
+    if (gen->said.length)
+        calls_feed(&gen->reader, gen->said.bytes, gen->said.length, &parts->text, &parts->calls,
                    job->order.stream);
-    gen->text.failed |= gen->sure.failed || gen->calls.failed;
-    gen->sure.length = 0;
+    if (last)
+        calls_flush(&gen->reader, &parts->text, &parts->calls, job->order.stream);
+    parts->text.failed |= gen->sure.failed || gen->said.failed || parts->calls.failed;
+    gen->sure.length = gen->said.length = 0;
 }
 
 static void note_token(struct job *job)
@@ -319,7 +341,7 @@ static void take_text(struct job *job, const Hill__Text *text)
                  token);
     bool stopped =
         stop_feed(&gen->stops, (const char *)text->text.data, text->text.len, &gen->sure);
-    read_calls(job);
+    read_parts(job, false);
     pass_text(job);
     if (stopped)
         generate_cancel(job); /* the Summary ends it */
@@ -341,9 +363,10 @@ static void answer_now(struct job *job, const char *finish)
     struct generation *gen = &job->generation;
     if (!gen->stops.stopped)
         stop_flush(&gen->stops, &gen->sure);
-    read_calls(job);
-    calls_flush(&gen->reader, &gen->text, &gen->calls, job->order.stream);
+    read_parts(job, true);
     pass_text(job);
+    if (job->stream && logprobs_due(&gen->logprobs)) /* of a tag, or white space, at the end */
+        answer_chunk(&job->out, &gen->head, "", 0, &gen->logprobs);
     looks_write(job);
     if (gen->reader.n && strcmp(finish, "stop") == 0)
         finish = "tool_calls";
@@ -357,8 +380,7 @@ static void answer_now(struct job *job, const char *finish)
     if (job->stream) {
         answer_end(&job->out, &gen->head, finish, &gen->figures);
     } else {
-        answer_whole(&job->out, &gen->head, &gen->text, &gen->calls, finish, &gen->figures,
-                     &gen->logprobs);
+        answer_whole(&job->out, &gen->head, &gen->parts, finish, &gen->figures, &gen->logprobs);
         job_answer(job, 200, "application/json");
     }
     job_end(job);
@@ -459,7 +481,7 @@ void generate_take(struct job *job, const Hill__Message *message)
         generate_cancel(job);
         job_fail(job, news, hill_strerror(news));
     }
-    if (job->out.failed || gen->text.failed)
+    if (job->out.failed || gen->parts.text.failed)
         job_end(job); /* out of memory: the connection is cut */
 }
 
@@ -508,10 +530,13 @@ void generate_finish(struct job *job)
     struct generation *gen = &job->generation;
     follower_finish(&gen->follower);
     stop_finish(&gen->stops);
+    reasoning_finish(&gen->thoughts);
     calls_finish(&gen->reader);
-    text_finish(&gen->text);
-    text_finish(&gen->calls);
+    text_finish(&gen->parts.reasoning);
+    text_finish(&gen->parts.text);
+    text_finish(&gen->parts.calls);
     text_finish(&gen->sure);
+    text_finish(&gen->said);
     logprobs_finish(&gen->logprobs);
     looks_finish(job);
     *gen = (struct generation){0};

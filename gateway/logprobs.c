@@ -66,16 +66,27 @@ static void add_column(struct text_buffer *out, const struct logprobs *l, size_t
     text_puts(out, "]");
 }
 
-void logprobs_write(struct text_buffer *out, struct logprobs *l)
+static size_t sure_entries(const struct logprobs *l)
 {
     size_t to = l->next;
+    while (to < l->n && l->list[to].begin < l->sure)
+        to++;
+    return to;
+}
+
+bool logprobs_due(const struct logprobs *l)
+{
+    return sure_entries(l) > l->next;
+}
+
+void logprobs_write(struct text_buffer *out, struct logprobs *l)
+{
+    size_t to = sure_entries(l);
     if (!l->wanted) {
         text_puts(out, "null");
         return;
     }
     out->failed |= l->raw.failed;
-    while (to < l->n && l->list[to].begin < l->sure)
-        to++;
     if (l->chat) {
         text_puts(out, "{\"content\":[");
         for (size_t i = l->next; i < to; i++) {

@@ -33,4 +33,6 @@ void logprobs_add(struct logprobs *l, const char *text, size_t bytes, double log
 void logprobs_sure(struct logprobs *l, size_t bytes);
 /* The value of "logprobs" for what is certain and not out yet; null where none are wanted. */
 void logprobs_write(struct text_buffer *out, struct logprobs *l);
+/* Is anything certain, and not out yet? */
+bool logprobs_due(const struct logprobs *l);
 void logprobs_finish(struct logprobs *l);

@@ -184,6 +184,19 @@ static int take_effort(struct order *order, const json_t *value, struct api_erro
     return 0;
 }
 
+/* llama-server's; without effect where an answer is no chat's. */
+static int take_reasoning(struct order *order, const json_t *value, struct api_error *error)
+{
+    const char *format = json_string_value(value);
+    if (!format)
+        return wrong_type(error, "reasoning_format", "a text");
+    order->split_reasoning = strcmp(format, "auto") == 0 || strcmp(format, "deepseek") == 0;
+    return order->split_reasoning || strcmp(format, "none") == 0
+               ? 0
+               : api_refuse(error, 400, "out_of_range", "reasoning_format",
+                            "reasoning_format is %.40s, not none, auto or deepseek", format);
+}
+
 /* OpenAI's, and llama-server's with a schema beside the type. */
 static int take_response_format(struct order *order, const json_t *value, struct api_error *error)
 {
@@ -315,6 +328,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
         return take_template_kwargs(o, value, error);
     case FIELD_EFFORT:
         return take_effort(o, value, error);
+    case FIELD_REASONING:
+        return take_reasoning(o, value, error);
     case FIELD_PREDICT:
         return take_predict(o, value, field->name, error);
     case FIELD_LOGPROBS:
@@ -351,6 +366,7 @@ void order_defaults(struct order *order)
     order->parse_special = order->kind == ORDER_TOKENIZE; /* llama-server's */
     order->predict = HILL_PREDICT_UNTIL_CONTEXT;
     order->cache_prompt = true;
+    order->split_reasoning = true;
 }
 
 static int read_fields(struct order *order, struct api_error *error)

@@ -59,8 +59,9 @@ struct order {
     uint32_t top_k;
     uint64_t seed; /* 0: any */
     bool ignore_eos, logprobs;
-    bool json;         /* the answer is one JSON object */
-    bool cache_prompt; /* what finished requests have left may be used, and is left */
+    bool json;            /* the answer is one JSON object */
+    bool split_reasoning; /* of a chat: what the answer reasons stands apart */
+    bool cache_prompt;    /* what finished requests have left may be used, and is left */
     struct stop_string stops[STOP_STRINGS_MAX];
     unsigned n_stops;
     char *stop_texts; /* once the body is forgotten; owned */

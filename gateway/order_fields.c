@@ -22,6 +22,7 @@ static const struct order_field fields[] = {
     {"tool_choice", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TOOL_CHOICE, NULL, NULL},
     {"chat_template_kwargs", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TEMPLATE_KWARGS, NULL, NULL},
     {"reasoning_effort", ORDER_CHAT | ORDER_TEMPLATE, FIELD_EFFORT, NULL, NULL},
+    {"reasoning_format", ALL | ORDER_TEMPLATE, FIELD_REASONING, NULL, NULL},
     {"prompt", ORDER_COMPLETION | ORDER_INFILL, FIELD_PROMPT, NULL, NULL},
     {"input_prefix", ORDER_INFILL, FIELD_BEFORE, NULL, NULL},
     {"input_suffix", ORDER_INFILL, FIELD_AFTER, NULL, NULL},

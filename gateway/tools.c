@@ -213,23 +213,29 @@ static void tell_system(struct telling *t, const struct chat_message *given)
     own(t, &text, &m->added, &m->added_bytes);
 }
 
-/* Answers of tools, one after the other, are one text of the user's in ChatML. */
+/* In ChatML: the tags are the template's, and tokens in some vocabularies (Qwen3). */
+static void tell_tagged(struct telling *t, const struct chat_message *given)
+{
+    static const char before[] = "<tool_response>\n", after[] = "\n</tool_response>";
+    struct chat_message *m = &t->out[t->n++];
+    *m = *given;
+    m->before = before;
+    m->before_bytes = sizeof before - 1;
+    m->added = after;
+    m->added_bytes = sizeof after - 1;
+}
+
+/* In Llama 3: answers of tools, one after the other, are one text. */
 static void tell_answers(struct telling *t, unsigned *i)
 {
     const struct order *o = t->order;
     struct chat_message *m = &t->out[t->n++];
     struct text_buffer text = {0};
-    bool tags = t->form == CHAT_TOOLS_TAGS;
-    m->role = tags ? CHAT_USER : CHAT_TOOL;
+    m->role = CHAT_TOOL;
     for (;; ++*i) {
         const struct chat_message *given = &o->messages[*i];
         text_puts(&text, text.length ? "\n" : "");
-        text_puts(&text, tags ? "<tool_response>\n" : "");
-        if (tags)
-            text_add(&text, given->text, given->bytes);
-        else
-            text_add_json(&text, given->text, given->bytes);
-        text_puts(&text, tags ? "\n</tool_response>" : "");
+        text_add_json(&text, given->text, given->bytes);
         if (*i + 1 == o->n_messages || o->messages[*i + 1].role != CHAT_TOOL)
             break;
     }
@@ -268,7 +274,9 @@ static void tell_all(struct telling *t)
         tell_system(t, o->messages->role == CHAT_SYSTEM ? &o->messages[i++] : NULL);
     for (; i < o->n_messages; i++) {
         const struct chat_message *given = &o->messages[i];
-        if (given->role == CHAT_TOOL) {
+        if (given->role == CHAT_TOOL && tags) {
+            tell_tagged(t, given);
+        } else if (given->role == CHAT_TOOL) {
             tell_answers(t, &i);
         } else if (o->calls[i]) {
             tell_call(t, given, o->calls[i]);

@@ -80,12 +80,19 @@ void save_take_order(struct worker *w, const Hill__Save *message)
         memcpy(r->save_terms, message->file->terms.data, sizeof r->save_terms);
 }
 
+/* At its end: with no token in it that the coordinator lacks, for the file may replace the one from
+ * which the request would have to be restored to make that token again. */
+static bool owed_at_end(const struct request *r)
+{
+    return r->over && r->prefill->save && !r->saved_at_end && request_is_heard(r);
+}
+
 /* Steps that are made again are in the scorer's hash already: a session has that of its own step.
  */
 bool save_owed(const struct request *r)
 {
     return r->state == REQUEST_DECODE && r->step >= r->replay_to &&
-           (r->save_path || r->save || (r->over && r->prefill->save && !r->saved_at_end));
+           (r->save_path || r->save || owed_at_end(r));
 }
 
 /* ---- begin -------------------------------------------------------------------------------- */

@@ -194,34 +194,71 @@ static void add_content(struct builder *b, const char *text, uint64_t bytes, uns
     add_bytes(b, text, bytes, kind);
 }
 
-static void add_answer(struct builder *b, const struct chat_format *format,
-                       const struct chat_message *m)
+/* What follows the last `mark` of a text up to `end`; the text where there is none. */
+static const char *after_last(const char *text, const char *end, const char *mark)
 {
-    static const char end[] = "</think>";
-    const char *text = m->text, *last = m->text + m->bytes, *found;
-    bool cut = false;
-    while (format->thought != CHAT_THOUGHT_KEPT &&
-           (found = memmem(text, (size_t)(last - text), end, sizeof end - 1))) {
-        text = found + sizeof end - 1;
-        cut = true;
-    }
-    while (cut && format->thought == CHAT_THOUGHT_CUT_LINES && text < last && *text == '\n')
-        text++;
-    add_content(b, text, (uint64_t)(last - text), format->strip_answer, PROMPT_TEXT);
+    for (const char *found; (found = memmem(text, (size_t)(end - text), mark, strlen(mark)));)
+        text = found + strlen(mark);
+    return text;
 }
 
-static void add_system(struct builder *b, const struct chat_format *format,
+/* Reasoning, as Qwen3's template has it; nothing where there is none. */
+static void add_thought(struct builder *b, const char *text, const char *end)
+{
+    while (end > text && end[-1] == '\n')
+        end--;
+    text = after_last(text, end, "<think>");
+    while (text < end && *text == '\n')
+        text++;
+    if (text == end)
+        return;
+    add_own(b, "<think>\n");
+    add_bytes(b, text, (uint64_t)(end - text), PROMPT_TEXT);
+    add_own(b, "\n</think>\n\n");
+}
+
+/* in_round: no user's text comes after it. */
+static void add_answer(struct builder *b, const struct chat_format *format,
+                       const struct chat_message *m, bool in_round)
+{
+    static const char mark[] = "</think>";
+    const char *text = m->text, *end = m->text + m->bytes,
+               *found = format->thought == CHAT_THOUGHT_KEPT
+                            ? NULL
+                            : memmem(text, m->bytes, mark, sizeof mark - 1);
+    if (found && format->thought == CHAT_THOUGHT_ROUND && in_round)
+        add_thought(b, text, found);
+    if (found)
+        text = after_last(text, end, mark);
+    while (found && format->thought != CHAT_THOUGHT_CUT && text < end && *text == '\n')
+        text++;
+    add_content(b, text, (uint64_t)(end - text), format->strip_answer, PROMPT_TEXT);
+}
+
+static const char *system_end(const struct chat_format *format)
+{
+    return format->system_end ? format->system_end : format->next;
+}
+
+static void add_words(struct builder *b, const struct chat_message *m, unsigned strip)
+{
+    if (m->before)
+        add_bytes(b, m->before, m->before_bytes, PROMPT_TEXT);
+    add_content(b, m->text, m->bytes, m->role == CHAT_TOOL ? 0 : strip, PROMPT_LITERAL);
+    if (m->added)
+        add_bytes(b, m->added, m->added_bytes, PROMPT_TEXT);
+}
+
+/* A system text that stands with a user's. */
+static void add_joined(struct builder *b, const struct chat_format *format,
                        const struct chat_message *system)
 {
-    unsigned strip = format->place == CHAT_SYSTEM_NONE ? format->strip_user & CHAT_STRIP_LEFT
-                                                       : format->strip_system;
-    add_content(b, system->text, system->bytes, strip, PROMPT_LITERAL);
-    if (system->added)
-        add_bytes(b, system->added, system->added_bytes, PROMPT_TEXT);
-    if (format->place == CHAT_SYSTEM_NONE)
+    bool none = format->place == CHAT_SYSTEM_NONE;
+    add_words(b, system, none ? format->strip_user & CHAT_STRIP_LEFT : format->strip_system);
+    if (none)
         add_bytes(b, "\n\n", 2, PROMPT_LITERAL);
     else
-        add_own(b, format->system_end ? format->system_end : format->next);
+        add_own(b, system_end(format));
 }
 
 /* The user's text that joined a system text lost no white space at its start. */
@@ -230,19 +267,32 @@ static unsigned strip_user(const struct chat_format *format, bool joined)
     return joined ? format->strip_user & ~(unsigned)CHAT_STRIP_LEFT : format->strip_user;
 }
 
-/* What comes before a user's text that follows an answer; before a tool's in Llama 3: another
- * header. */
-static void add_next(struct builder *b, const struct chat_format *format, bool of_tool)
+/* What comes before a user's text; before a tool's in Llama 3: another header. */
+static void add_next(struct builder *b, const char *next, bool of_tool)
 {
     static const char user[] = ">user<";
-    const char *found = of_tool ? strstr(format->next, user) : NULL;
+    const char *found = of_tool ? strstr(next, user) : NULL;
     if (!found) {
-        add_own(b, format->next);
+        add_own(b, next);
         return;
     }
-    add_bytes(b, format->next, (uint64_t)(found - format->next), PROMPT_SPECIAL);
+    add_bytes(b, next, (uint64_t)(found - next), PROMPT_SPECIAL);
     add_bytes(b, ">ipython<", 9, PROMPT_SPECIAL);
     add_own(b, found + sizeof user - 1);
+}
+
+/* What comes between a message and the one before it. */
+static void add_between(struct builder *b, const struct chat_format *format, enum chat_role before,
+                        enum chat_role role)
+{
+    if (role == CHAT_ASSISTANT)
+        add_own(b, format->answer);
+    else if (role == CHAT_SYSTEM)
+        add_own(b, format->system_next);
+    else if (role == CHAT_TOOL && before == CHAT_TOOL)
+        add_own(b, "\n");
+    else
+        add_next(b, before == CHAT_SYSTEM ? system_end(format) : format->next, role == CHAT_TOOL);
 }
 
 /* Llama 3.1 and later: tools are told of before the date. */
@@ -263,44 +313,75 @@ static void add_head(struct builder *b, const char *text, bool tools)
     add_own(b, after);
 }
 
+/* Qwen3's template takes a user's text that looks like a tool's answer for one. */
+static bool is_tools(const struct chat_message *m)
+{
+    static const char begin[] = "<tool_response>", end[] = "</tool_response>";
+    return m->role == CHAT_TOOL ||
+           (m->bytes >= sizeof end - 1 && memcmp(m->text, begin, sizeof begin - 1) == 0 &&
+            memcmp(m->text + m->bytes - (sizeof end - 1), end, sizeof end - 1) == 0);
+}
+
+/* Of the last user's text. */
+static unsigned last_user(const struct chat_message *messages, unsigned count)
+{
+    for (unsigned i = count; i-- > 0;)
+        if (messages[i].role == CHAT_USER && !is_tools(&messages[i]))
+            return i;
+    return count;
+}
+
 static void add_all(struct builder *b, const struct chat_format *format,
                     const struct chat_message *messages, unsigned count)
 {
-    const struct chat_message *system = messages->role == CHAT_SYSTEM ? messages : NULL;
-    unsigned first = system ? 1 : 0;
-    bool opens = system && format->place == CHAT_SYSTEM_FIRST;
-    add_head(b, opens ? format->system_head : format->head, messages->tools);
+    bool system = messages->role == CHAT_SYSTEM, opens = format->place == CHAT_SYSTEM_FIRST;
+    unsigned first = system && !opens ? 1 : 0, user = last_user(messages, count);
+    add_head(b, system && opens ? format->system_head : format->head, messages->tools);
     for (unsigned i = first; i < count; i++) {
         const struct chat_message *m = &messages[i];
-        bool here = system && i == (format->place == CHAT_SYSTEM_LAST ? count - 1 : first);
-        if (m->role == CHAT_ASSISTANT) {
-            add_own(b, format->answer);
-            add_answer(b, format, m);
-            add_next(b, format, i + 1 < count && messages[i + 1].role == CHAT_TOOL);
-            continue;
-        }
-        if (here)
-            add_system(b, format, system);
-        add_content(b, m->text, m->bytes,
-                    strip_user(format, here && format->place == CHAT_SYSTEM_NONE), PROMPT_LITERAL);
+        bool joined = first && i == (format->place == CHAT_SYSTEM_LAST ? count - 1 : first);
+        if (i > first)
+            add_between(b, format, messages[i - 1].role, m->role);
+        if (joined)
+            add_joined(b, format, messages);
+        if (m->role == CHAT_ASSISTANT)
+            add_answer(b, format, m, i > user);
+        else if (m->role == CHAT_SYSTEM)
+            add_words(b, m, format->strip_system);
+        else
+            add_words(b, m, strip_user(format, joined && format->place == CHAT_SYSTEM_NONE));
     }
     add_own(b, format->tail ? format->tail : format->answer);
 }
 
 /* ---- all --------------------------------------------------------------------------------- */
 
-int chat_check(const struct chat_message *messages, unsigned count, struct hill_why *why)
+static bool in_turn(enum chat_role before, enum chat_role role)
 {
+    bool after_answer = before == CHAT_ASSISTANT;
+    return role == CHAT_USER        ? after_answer || before == CHAT_SYSTEM
+           : role == CHAT_ASSISTANT ? before == CHAT_USER || before == CHAT_TOOL
+                                    : role == CHAT_TOOL && (after_answer || before == CHAT_TOOL);
+}
+
+int chat_check(const struct chat_format *format, const struct chat_message *messages,
+               unsigned count, struct hill_why *why)
+{
+    bool any_order = format && format->system_next, user = false;
     unsigned first = count && messages[0].role == CHAT_SYSTEM;
-    if (count == first)
+    for (unsigned i = 0; i < count; i++)
+        user |= messages[i].role == CHAT_USER;
+    if (!user)
         return hill_fail(why, HILL_E_INVALID, "the conversation has no user's text");
-    for (unsigned i = first; i < count; i++)
-        if ((messages[i].role == CHAT_ASSISTANT) != ((i - first) % 2 == 1) ||
-            messages[i].role == CHAT_SYSTEM || (i == first && messages[i].role == CHAT_TOOL))
-            return hill_fail(why, HILL_E_INVALID,
-                             "message %u of the conversation is out of turn: it is [system] user "
-                             "(assistant user)*",
-                             i + 1);
+    for (unsigned i = first; i < count; i++) {
+        enum chat_role before = i > first ? messages[i - 1].role : CHAT_SYSTEM;
+        if (any_order ? i == 0 && messages[i].role != CHAT_USER
+                      : !in_turn(before, messages[i].role))
+            return hill_fail(
+                why, HILL_E_INVALID,
+                "message %u of the conversation is out of turn: it is [system] user %s", i + 1,
+                any_order ? "..." : "(assistant user)*");
+    }
     if (messages[count - 1].role == CHAT_ASSISTANT)
         return hill_fail(why, HILL_E_INVALID, "the conversation does not end with a user's text");
     return 0;
@@ -324,7 +405,7 @@ int chat_render(struct chat_prompt *out, const struct chat_format *format,
 {
     struct builder b = {.out = out, .vocabulary = vocabulary};
     *out = (struct chat_prompt){0};
-    int code = chat_check(messages, count, why);
+    int code = chat_check(format, messages, count, why);
     if (code == 0 && dates_of(&b))
         code = hill_fail(why, HILL_E_INVALID, "the clock tells no date");
     if (code)

@@ -23,16 +23,18 @@
 
 struct chat_format;
 
-/* CHAT_TOOL: what a tool has answered; it stands where a user's text does. */
+/* CHAT_TOOL: what a tool has answered; it stands where a user's text does, and several in a row are
+ * one turn, each on a line of its own. */
 enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL };
 
 struct chat_message {
     enum chat_role role;
     const char *text; /* any bytes; no NUL needed */
     uint64_t bytes;
-    const char *added; /* of a system text: what the template says after it (tools), in which
-                          user-defined tokens are tokens; NULL: nothing */
-    uint64_t added_bytes;
+    const char *before, *added; /* of a system, user's or tool's text: what the template says before
+                                   and after it (tools), in which user-defined tokens are tokens;
+                                   NULL: nothing */
+    uint64_t before_bytes, added_bytes;
     bool tools; /* of the first message: there are tools, of which Llama 3.1's head tells */
 };
 
@@ -64,9 +66,11 @@ enum chat_tools chat_format_tools(const struct chat_format *format); /* NULL: no
 /* The system text of a conversation that has none, in *bytes of it; NULL: there is none. */
 const char *chat_format_system(const struct chat_format *format, uint64_t *bytes);
 
-/* Is it [system] user (assistant user)*, each user's text or a tool's? HILL_E_INVALID with the
- * reason when not. */
-int chat_check(const struct chat_message *messages, unsigned count, struct hill_why *why);
+/* Is it [system] user (assistant user)*, where a user's later texts may be a tool's? A format whose
+ * templates render them in any order (system_next) wants a user's or a system text first, and one
+ * of these or a tool's last. HILL_E_INVALID with the reason when not. format NULL: not known. */
+int chat_check(const struct chat_format *format, const struct chat_message *messages,
+               unsigned count, struct hill_why *why);
 
 /* Render, with what begins an answer at the end. HILL_E_INVALID (chat_check), HILL_E_NOMEM. */
 int chat_render(struct chat_prompt *out, const struct chat_format *format,

@@ -182,6 +182,50 @@ restored_anyway "half restored" 3 "$work/restored" -n 12 --json
 restored_anyway "half restored, with a question" 3 "$work/questioned" "${question[@]}"
 restored_anyway "its question half read" 9 "$work/questioned" "${question[@]}"
 
+# --- a session that is saved over itself: who dies behind the save leaves a file that cannot be restored as it was; it has the answer
+requests_last 1
+over_itself() { # WHAT FROM N SPEC [ARGUMENTS...]: of the pipeline; without a SPEC the answer and the file that are expected
+    local what=$1 from=$2 n=$3 spec=$4
+    shift 4
+    rm -rf "$state_dir"
+    cp "$from" "$own/over"
+    up "${options[@]}" --hang-ms 1000 "$@" || fail "up"
+    [ -z "$spec" ] || set_spec "$spec"
+    hillctl restore "$own/over" -n "$n" --save "$own/over" --json >"$own/out" 2>"$own/err" </dev/null || fail "$what: $(cat "$own/err")"
+    down || fail "down"
+    jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.logits_hash)"' "$own/out" >"$own/ended"
+    if [ -z "$spec" ]; then
+        mv "$own/ended" "$own/ended.expected"
+        mv "$own/over" "$own/over.expected"
+        return
+    fi
+    [ -e "$HILL_FAULT_FILE.fired" ] || fail "$what: $spec was not reached"
+    rm -f "$HILL_FAULT_FILE"*
+    expect "$what: the answer" "$(md5sum <"$own/ended")" "$(md5sum <"$own/ended.expected")"
+    cmp "$own/over" "$own/over.expected" || fail "$what: another file"
+    expect "$what: files left" "$(find "$own" -name 'over.*' ! -name over.expected)" ""
+}
+over_itself "" "$work/session" 1 "" # one token: its step is not made again alone
+over_itself "one token is saved" "$work/session" 1 gpu_worker:session.renamed:kill
+over_itself "one token is saved, the coordinator dies" "$work/session" 1 coordinator:done.taken:kill
+over_itself "one token, which nobody has" "$work/session" 1 coordinator:token.taken:stop
+over_itself "" "$work/session" 12 ""
+over_itself "its last step is made again" "$work/session" 12 gpu_worker:session.renamed:kill
+over_itself "saved under a trace" "$work/session" 12 gpu_worker:session.renamed:kill --trace-kv "$own/kvt"
+small_model "$work/small.gguf"
+options=(-m "$work/small.gguf" -c 1024 --csd none -t 1)
+up "${options[@]}" || fail "up"
+random=(-p "A short prompt." --temp 2 --json)
+for seed in {1..20}; do
+    hillctl generate "${random[@]}" -s "$seed" -n 900 >"$own/out" || fail "seed $seed"
+    [ "$(jq -r .finish_reason "$own/out")" != stop ] || break
+done
+expect "one ends by itself" "$(jq -r .finish_reason "$own/out")" stop
+hillctl generate "${random[@]}" -s "$seed" -n 1 --save "$own/first" >"$own/out" || fail "--save after one token"
+down || fail "down"
+over_itself "" "$own/first" 900 ""
+over_itself "one that ends by itself is saved under a trace" "$own/first" 900 gpu_worker:session.renamed:kill --trace-kv "$own/kvt"
+
 # --- other builds have none of it
 expect "symbols in other builds" "$(nm "$PWD"/build/bin/hill-* 2>/dev/null | grep -cE ' (fault_|__wrap_)')" 0
 finish

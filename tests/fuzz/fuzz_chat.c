@@ -2,8 +2,9 @@
  * tests/fuzz/fuzz_chat.c - any texts as a conversation, in every known template; any text as a
  * template.
  *
- * What: byte 0 chooses the format, byte 1 whether there is a system text; the rest is cut at bytes
- * 0 into messages. It is asked for as a template, too, so that what reads templates sees it.
+ * What: byte 0 chooses the format, byte 1 whether there is a system text, and whether a message's
+ * length says its role; the rest is cut at bytes 0 into messages. It is asked for as a template,
+ * too, so that what reads templates sees it.
  * Failure: sanitizer findings; abort() where pieces promise what they do not have, or where a
  * message's words stand in a piece in which control tokens count. Who calls it: libFuzzer
  * (tests/fuzz/run). Concurrency: one thread.
@@ -59,6 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const char *end = memchr(text + at, 0, size - 2 - at);
         size_t bytes = end ? (size_t)(end - text) - at : size - 2 - at;
         enum chat_role role = system && n == 0        ? CHAT_SYSTEM
+                              : data[1] & 2           ? (enum chat_role)(bytes % 4)
                               : (n - system) % 2 == 0 ? CHAT_USER
                                                       : CHAT_ASSISTANT;
         messages[n] = (struct chat_message){role, text + at, bytes};

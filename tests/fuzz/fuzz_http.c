@@ -3,9 +3,10 @@
  *
  * What: the input is "METHOD PATH\nHOST\nORIGIN\nBODY". The path is routed, the headers guarded,
  * and the body read as an order of the route's kind, and as one of every other kind. What is
- * accepted is walked through; its text goes through its own stop strings. Failure: sanitizer
- * findings; abort() where a refusal has no status, no reason or several lines, where an accepted
- * value is out of range, or where a stop string gets out. Who calls it: libFuzzer (tests/fuzz/run).
+ * accepted is walked through; its text goes through its own stop strings and, as an answer, through
+ * the reader of reasoning. Failure: sanitizer findings; abort() where a refusal has no status, no
+ * reason or several lines, where an accepted value is out of range, where a stop string gets out,
+ * or where pieces make another reasoning than the whole. Who calls it: libFuzzer (tests/fuzz/run).
  * Concurrency: one thread.
  */
 #include <stddef.h>
@@ -16,6 +17,7 @@
 #include "gateway/answers.h"
 #include "gateway/http_guard.h"
 #include "gateway/order.h"
+#include "gateway/reasoning.h"
 #include "gateway/routes.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -38,6 +40,29 @@ static void check_refusal(const struct api_error *error)
     text_finish(&out);
 }
 
+/* A text, in two pieces and whole: the same is reasoning. */
+static void check_reasoning(const char *text, size_t bytes, bool opened)
+{
+    struct text_buffer reasoning[2] = {{0}}, rest[2] = {{0}};
+    for (unsigned i = 0; i < 2; i++) {
+        struct reasoning_reader reader = {0};
+        size_t cut = i ? bytes / 2 : bytes;
+        reasoning_begin(&reader, opened, "", 0);
+        reasoning_feed(&reader, text, cut, &reasoning[i], &rest[i]);
+        reasoning_feed(&reader, text + cut, bytes - cut, &reasoning[i], &rest[i]);
+        reasoning_flush(&reader, &reasoning[i], &rest[i]);
+        reasoning_finish(&reader);
+    }
+    must(reasoning[0].length == reasoning[1].length && rest[0].length == rest[1].length);
+    must(!rest[0].length || memcmp(rest[0].bytes, rest[1].bytes, rest[0].length) == 0);
+    must(!reasoning[0].length ||
+         memcmp(reasoning[0].bytes, reasoning[1].bytes, reasoning[0].length) == 0);
+    for (unsigned i = 0; i < 2; i++) {
+        text_finish(&reasoning[i]);
+        text_finish(&rest[i]);
+    }
+}
+
 /* A text that a request brought, in two pieces, through its stop strings. */
 static void check_stops(const struct order *o, const char *text, size_t bytes)
 {
@@ -48,6 +73,8 @@ static void check_stops(const struct order *o, const char *text, size_t bytes)
     if (!stop_feed(&matcher, text, bytes / 2, &out) &&
         !stop_feed(&matcher, text + bytes / 2, bytes - bytes / 2, &out))
         stop_flush(&matcher, &out);
+    check_reasoning(text, bytes, false);
+    check_reasoning(text, bytes, true);
     for (unsigned i = 0; i < o->n_stops && out.length; i++)
         must(!memmem(out.bytes, out.length, o->stops[i].text, o->stops[i].bytes));
     answer_chunk(&json, &head, out.length ? out.bytes : "", out.length, NULL);

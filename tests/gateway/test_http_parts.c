@@ -162,13 +162,13 @@ static void test_an_infill(void **state)
     (void)state;
     struct answer_head own = head;
     struct text_buffer out = {0};
-    const struct text_buffer answer = {.bytes = (char *)"a\n", .length = 2}, none = {0};
+    const struct answer_parts answer = {.text = {.bytes = (char *)"a\n", .length = 2}};
     const char *text, *type;
     int stop, predicted;
     own.chat = false;
     own.fill = true;
     own.stop_type = "eos";
-    answer_whole(&out, &own, &answer, &none, "stop", &figures, NULL);
+    answer_whole(&out, &own, &answer, "stop", &figures, NULL);
     json_t *json = parse(out.bytes, out.length);
     assert_int_equal(json_unpack(json, "{s:s, s:b, s:s, s:i, s:{s:F}}", "content", &text, "stop",
                                  &stop, "stop_type", &type, "tokens_predicted", &predicted,
@@ -198,8 +198,8 @@ static void test_a_whole_answer(void **state)
         const char *object, *text, *finish, *model;
         json_int_t total;
         own.chat = chat;
-        const struct text_buffer answer = {.bytes = (char *)"a\n", .length = 2}, none = {0};
-        answer_whole(&out, &own, &answer, &none, "stop", &figures, NULL);
+        const struct answer_parts answer = {.text = {.bytes = (char *)"a\n", .length = 2}};
+        answer_whole(&out, &own, &answer, "stop", &figures, NULL);
         json_t *json = parse(out.bytes, out.length), *choice;
         assert_int_equal(json_unpack(json, "{s:s, s:s, s:[o], s:{s:I}}", "object", &object, "model",
                                      &model, "choices", &choice, "usage", "total_tokens", &total),
@@ -217,6 +217,20 @@ static void test_a_whole_answer(void **state)
         json_decref(json);
         text_finish(&out);
     }
+}
+
+static void test_reasoning_stands_before_the_text(void **state)
+{
+    (void)state;
+    struct text_buffer out = {0};
+    const struct answer_parts cut = {.reasoning = {.bytes = (char *)"\"a\"", .length = 3}};
+    answer_whole(&out, &head, &cut, "length", &figures, NULL);
+    answer_reasoning(&out, &head, &cut.reasoning, NULL);
+    text_add(&out, "", 1);
+    assert_non_null(strstr(out.bytes, "\"message\":{\"role\":\"assistant\",\"reasoning_content\":"
+                                      "\"\\\"a\\\"\",\"content\":\"\","));
+    assert_non_null(strstr(out.bytes, "\"delta\":{\"reasoning_content\":\"\\\"a\\\"\"},"));
+    text_finish(&out);
 }
 
 static void test_a_stream_is_events_of_json(void **state)
@@ -375,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_any_bytes_are_a_json_string),
         cmocka_unit_test(test_an_infill),
         cmocka_unit_test(test_a_whole_answer),
+        cmocka_unit_test(test_reasoning_stands_before_the_text),
         cmocka_unit_test(test_a_stream_is_events_of_json),
         cmocka_unit_test(test_an_error_has_openais_shape),
         cmocka_unit_test(test_logprobs_come_with_their_text),

@@ -267,6 +267,30 @@ static void test_thinking(void **state)
             "chat_template_kwargs");
 }
 
+static void test_how_reasoning_is_answered(void **state)
+{
+    (void)state;
+#define REASONING(format) "{" HELLO ",\"reasoning_format\":" format "}"
+    taken(ORDER_CHAT, "{" HELLO "}");
+    assert_true(order.split_reasoning);
+    taken(ORDER_CHAT, REASONING("\"none\""));
+    assert_false(order.split_reasoning);
+    taken(ORDER_CHAT, REASONING("\"auto\""));
+    assert_true(order.split_reasoning);
+    taken(ORDER_TEMPLATE, REASONING("\"deepseek\""));
+    assert_true(order.split_reasoning);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"x\",\"reasoning_format\":\"none\"}");
+    refused(ORDER_CHAT, REASONING("\"deepseek-legacy\""), "out_of_range",
+            "reasoning_format is deepseek-legacy, not none, auto or deepseek");
+    refused(ORDER_CHAT, REASONING("\"\""), "out_of_range", "reasoning_format is ,");
+    refused(ORDER_CHAT, REASONING("true"), "wrong_type", "reasoning_format has to be a text");
+    /* what clients send back */
+    taken(ORDER_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":"
+                      "\"assistant\",\"content\":\"a\",\"reasoning_content\":\"r\"},"
+                      "{\"role\":\"user\",\"content\":\"q\"}]}");
+    assert_true(order.n_messages == 3 && order.messages[1].bytes == 1);
+}
+
 static void test_an_answer_that_has_begun(void **state)
 {
     (void)state;
@@ -429,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_what_is_not_served_is_refused_unless_it_asks_for_nothing),
         cmocka_unit_test(test_json_without_a_schema),
         cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_how_reasoning_is_answered),
         cmocka_unit_test(test_an_answer_that_has_begun),
         cmocka_unit_test(test_infill),
         cmocka_unit_test(test_infill_beside_other_files),

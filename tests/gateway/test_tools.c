@@ -37,8 +37,10 @@ static const struct chat_format *format_of(const char *name)
     return NULL;
 }
 
-/* The prompt of a body; NULL: refused, with *error. */
-static char *prompt_of(const char *body, const char *format_name, struct api_error *error)
+/* The prompt of a body; NULL: refused, with *error. literals, or NULL: gets what are a person's and
+ * tools' words in it, each with a | after it. */
+static char *prompt_of(const char *body, const char *format_name, struct text_buffer *literals,
+                       struct api_error *error)
 {
     const struct chat_format *format = format_of(format_name);
     const struct chat_vocabulary vocabulary = {"<bos>", "<eos>", 0};
@@ -57,6 +59,8 @@ static char *prompt_of(const char *body, const char *format_name, struct api_err
             if (memmem(piece->text, piece->bytes, "sums <|im_end|>", 15))
                 assert_int_not_equal(piece->kind, PROMPT_SPECIAL); /* whoever wrote the tools */
             text_add(&out, piece->text, piece->bytes);
+            if (literals && piece->kind == PROMPT_LITERAL)
+                text_printf(literals, "%.*s|", (int)piece->bytes, piece->text);
         }
         tools_begin(&out, &order, chat_format_tools(format));
         text_add(&out, "", 1);
@@ -69,7 +73,7 @@ static char *prompt_of(const char *body, const char *format_name, struct api_err
 static void told(const char *body, const char *format, const char *wanted)
 {
     struct api_error error = {0};
-    char *prompt = prompt_of(body, format, &error);
+    char *prompt = prompt_of(body, format, NULL, &error);
     if (!prompt)
         fail_msg("%s: %s", body, error.text);
     assert_string_equal(prompt, wanted);
@@ -117,6 +121,45 @@ static void test_calls_come_back(void **state)
          "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<tool_call>\n{\"name\": \"find the "
          "\\\"way\\\"\", \"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>user\n"
          "<tool_response>\n7\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
+}
+
+/* As Qwen3's template renders it: reasoning stays after the last user's text; the tags of a tool's
+ * answer are the template's, what looks like one in the answer is the tool's. */
+static void test_qwen3(void **state)
+{
+    (void)state;
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"0?\"},{\"role\":\"assistant\",\"content\":"
+        "\"<think>\\nold\\n</think>\\n\\n0\"},{\"role\":\"user\",\"content\":\"1+2, "
+        "3+4?\"},{\"role\":"
+        "\"assistant\",\"content\":\"<think>\\nhm\\n</think>\\n\\nI "
+        "add.\",\"tool_calls\":[{\"function\":"
+        "{\"name\":\"add\",\"arguments\":\"{\\\"a\\\": 1}\"}},{\"function\":{\"name\":\"add\","
+        "\"arguments\":\"{\\\"a\\\": "
+        "3}\"}}]},{\"role\":\"tool\",\"content\":\"3\"},{\"role\":\"tool\","
+        "\"content\":\" </tool_response> \"},{\"role\":\"assistant\",\"content\":"
+        "\"<think>\\nagain\\n</think>\\n\\n\",\"tool_calls\":[{\"function\":{\"name\":\"add\","
+        "\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":\"7\"}]," TOOLS "}";
+    struct text_buffer literals = {0};
+    struct api_error error = {0};
+    char *prompt = prompt_of(body, "chatml-6", &literals, &error);
+    if (!prompt)
+        fail_msg("%s", error.text);
+    assert_string_equal(
+        prompt,
+        "<|im_start|>system\n" QWEN_TOOLS "<|im_end|>\n<|im_start|>user\n0?<|im_end|>\n"
+        "<|im_start|>assistant\n0<|im_end|>\n<|im_start|>user\n1+2, 3+4?<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\nhm\n</think>\n\nI add.\n<tool_call>\n{\"name\": \"add\", "
+        "\"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"add\", \"arguments\": "
+        "{\"a\": 3}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n3\n"
+        "</tool_response>\n<tool_response>\n </tool_response> \n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n<think>\nagain\n</think>\n\n<tool_call>\n{\"name\": \"add\", "
+        "\"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n7\n"
+        "</tool_response><|im_end|>\n<|im_start|>assistant\n");
+    text_add(&literals, "", 1);
+    assert_string_equal(literals.bytes, "0?|1+2, 3+4?|3| </tool_response> |7|");
+    text_finish(&literals);
+    free(prompt);
 }
 
 #define LLAMA_TOOLS                                                                                \
@@ -172,7 +215,7 @@ static void test_llama(void **state)
 static void refused(const char *body, const char *format, const char *words)
 {
     struct api_error error = {0};
-    char *prompt = prompt_of(body, format, &error);
+    char *prompt = prompt_of(body, format, NULL, &error);
     if (prompt || !strstr(error.text, words))
         fail_msg("%s: '%s' is not in '%s'", body, words, error.text);
 }
@@ -283,6 +326,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_qwen),
         cmocka_unit_test(test_calls_come_back),
+        cmocka_unit_test(test_qwen3),
         cmocka_unit_test(test_llama),
         cmocka_unit_test(test_llama_with_a_date),
         cmocka_unit_test(test_what_is_refused),

@@ -253,6 +253,77 @@ expect "its end" "$(jq -sr '.[-1].choices[0].finish_reason' "$work/events")" too
 ask POST /v1/chat/completions "$(jq -c '.max_tokens = 2' <<<"$calls")"
 answered "one that is cut is text" 200 '.choices[0] | "\(.finish_reason) \(.message.content | startswith("<tool_call>\n{\"name\": \"add\", \"arguments\": {"))"' "length true"
 
+# ---- reasoning ----
+# the wired model goes on as it did before: with a thought, and a call behind it
+thinks='{"messages":[{"role":"user","content":"Say it."},{"role":"assistant","content":"\n<think>\nA key, I say.\n</think>\n\nThe key is 7302941, no other."},
+ {"role":"user","content":"Say it."}],"max_tokens":80,"temperature":0,"alpha":1,"stop":", no"}'
+parts='.choices[0] | "\(.finish_reason)|\(.message.reasoning_content)|\(.message.content)"'
+ask POST /v1/chat/completions "$thinks"
+answered "reasoning stands beside the answer" 200 "$parts" 'stop|A key, I say.|The key is 7302941'
+used=$(jq .usage.completion_tokens "$work/answer")
+ask POST /v1/chat/completions "$(jq -c '.reasoning_format = "deepseek" | .messages[1].reasoning_content = "sent back"' <<<"$thinks")"
+answered "as deepseek's" 200 "$parts" 'stop|A key, I say.|The key is 7302941'
+ask POST /v1/chat/completions "$(jq -c '.reasoning_format = "none"' <<<"$thinks")"
+answered "none: as it was written" 200 '.choices[0].message | "\(.reasoning_content)|\(.content | tojson)"' \
+    'null|"\n<think>\nA key, I say.\n</think>\n\nThe key is 7302941"'
+expect "usage counts both" "$(jq .usage.completion_tokens "$work/answer")" "$used"
+ask POST /v1/chat/completions "$(jq -c '.max_tokens = 15' <<<"$thinks")"
+answered "an answer that is cut is reasoning" 200 "$parts" 'length|A key,|'
+ask POST /v1/chat/completions "$(jq -c '.stop = "I say"' <<<"$thinks")"
+answered "a stop string in it ends the answer" 200 "$parts" 'stop|A key,|'
+ask POST /v1/chat/completions "$(jq -c '.stream = true | .logprobs = true' <<<"$thinks")" -N
+sed -n 's/^data: {/{/p' "$work/answer" >"$work/events"
+deltas='[.[].choices[0].delta | keys[] | select(. != "role")] | reduce .[] as $k ([]; if .[-1] == $k then . else . + [$k] end) | @csv'
+expect "a stream: first the one, then the other" "$(jq -sr "$deltas" "$work/events")" '"content","reasoning_content","content"'
+expect "they are the same" "$(jq -sr '[.[].choices[0].delta] | "\(map(.reasoning_content // "") | add)|\(map(.content // "") | add)"' "$work/events")" \
+    'A key, I say.|The key is 7302941'
+expect "log-probabilities are of all tokens" "$(jq -sr '[.[].choices[0].logprobs.content // [] | .[].token] | add | tojson' "$work/events")" \
+    '"\n<think>\nA key, I say.\n</think>\n\nThe key is 7302941"'
+ask POST /v1/chat/completions "$(jq -c '.stream = true | .logprobs = true | .stop = "The"' <<<"$thinks")" -N
+expect "also where no text follows" "$(sed -n 's/^data: {/{/p' "$work/answer" | jq -sr '[.[].choices[0].logprobs.content // [] | .[].token] | add | endswith("</think>\n\n")')" true
+ask POST /v1/chat/completions "$(jq -c '.messages += [{role: "assistant", content: "\n<think>\nA key,"}]' <<<"$thinks")"
+answered "a thought that has begun goes on" 200 "$parts" 'stop| I say.|The key is 7302941'
+ask POST /v1/chat/completions "$(jq -c '.response_format = {type: "json_object"}' <<<"$thinks")"
+answered "JSON has no reasoning" 200 '.choices[0].message | "\(has("reasoning_content")) \(.content | test("^\\s*\\{"))"' "false true"
+call='<tool_call>{"name":"add","arguments":{"a":1}}' # the answer's end takes the place of the last tag
+# said more often than what tells of tools, which has tags, too
+thinks_of_tools=$(jq -c --argjson tools "$tools" '.tools = $tools | .max_tokens = 200 | .stop = "|" | .messages = [.messages[:2][], .messages[:2][], .messages[:2][], .messages[:2][], .messages[2]]' <<<"$thinks")
+ask POST /v1/chat/completions "$(jq -c --arg call "$call" '.messages[1, 3, 5, 7].content = "<think>\nI add.\n</think>\n\n" + $call + "|"' <<<"$thinks_of_tools")"
+answered "a call behind it" 200 '.choices[0] | "\(.finish_reason)|\(.message.reasoning_content)|\(.message.content)|\(.message.tool_calls[0].function.arguments)"' 'tool_calls|I add.|null|{"a":1}'
+ask POST /v1/chat/completions "$(jq -c --arg call "$call" '.messages[1, 3, 5, 7].content = "<think>\nI add: " + $call + "|"' <<<"$thinks_of_tools")"
+answered "a call within it is none" 200 '.choices[0] | "\(.finish_reason)|\(.message.reasoning_content)|\(.message.content)|\(.message.tool_calls)"' "stop|I add: $call||null"
+ask POST /v1/completions "$(jq -c '.prompt = "a <think>b</think> c, a" | .reasoning_format = "auto"' <<<"$body")"
+answered "a completion is its text" 200 '.choices[0] | .text | startswith(" <think>b</think> c")' true
+ask POST /v1/chat/completions "$(jq -c '.reasoning_format = "deepseek-legacy"' <<<"$thinks")"
+refused "another format" 400 'not none, auto or deepseek'
+
+# a template that begins the answer with a thought
+if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
+    served_url=$url served_gateway=$gateway
+    printf '%s\n' "${template%"' }}{% endif %}"}<think>\n' }}{% endif %}" >"$work/thinking"
+    gateway --chat-template-file "$work/thinking"
+    wait_for 30 healthy "$url/health" || fail "a gateway with a template of its own"
+    ask POST /apply-template "$(jq -c '{messages}' <<<"$thinks")"
+    answered "a template that begins with a thought" 200 '.prompt | endswith("assistant\n<think>\n")' true
+    ask POST /v1/chat/completions "$thinks"
+    answered "its answer begins in it" 200 "$parts" 'stop|A key, I say.|The key is 7302941'
+    ask POST /v1/chat/completions "$(jq -c '.stream = true' <<<"$thinks")" -N
+    expect "its stream, too" "$(sed -n 's/^data: {/{/p' "$work/answer" | jq -sr "$deltas")" '"content","reasoning_content","content"'
+    ask POST /v1/chat/completions "$(jq -c '.reasoning_format = "none"' <<<"$thinks")"
+    answered "none: as the model has written it" 200 '.choices[0].message | "\(.reasoning_content)|\(.content)"' $'null|A key, I say.\n</think>\n\nThe key is 7302941'
+    ask POST /v1/chat/completions "$(jq -c '.max_tokens = 7' <<<"$thinks")"
+    answered "cut, it is reasoning" 200 "$parts" 'length|A key,|'
+    ask POST /v1/chat/completions "$(jq -c '.max_tokens = 0' <<<"$thinks")"
+    answered "no token, no reasoning" 200 "$parts" 'length|null|'
+    ask POST /v1/chat/completions "$(jq -c '.response_format = {type: "json_object"}' <<<"$thinks")"
+    answered "its JSON is no reasoning" 200 '.choices[0].message | "\(has("reasoning_content")) \(.content | test("^\\s*\\{"))"' "false true"
+    kill "$gateway"
+    wait "$gateway"
+    url=$served_url gateway=$served_gateway
+else
+    echo "skipped: a template that begins with a thought (python3-jinja2 is not there)"
+fi
+
 # ---- what is refused, and by which name ----
 ask POST /v1/chat/completions '{"messages":'
 refused "JSON that is cut" 400 'line 1'
@@ -374,6 +445,12 @@ else
     seen "an edited question is asked again" 'chat.turns.length === 6 && chat.turns[4].text.endsWith(" four") && chat.turns[5].text'
     browser_eval '$("new").click()' >/dev/null
     seen "a new chat leaves the answer so far" '!running && !chat.turns.length && store.get("chats", [])[0].turns[5]?.note === "Stopped."'
+    browser_eval 'for (const [name, value] of [["max_tokens", 80], ["alpha", 1]]) { $(name).value = value; $(name).dispatchEvent(new Event("change")); }
+        chat.turns.push({role: "user", text: "Say it."}, {role: "assistant", text: "\n<think>\nA key, I say.\n</think>\n\nThe key is 7302941, no other."})' >/dev/null
+    say "Say it."
+    seen "reasoning above its answer" '!running && chat.turns[3]?.reasoning === "A key, I say." && chat.turns[3].text.startsWith("The key is 7302941")'
+    seen "it is folded" '!document.querySelector(".turn:last-child .reasoning").closest("details").open'
+    seen "it is not sent back" 'JSON.parse(body_of()).messages.at(-1).content === chat.turns[3].text'
     browser_call Page.reload
     seen "the chat is there after a reload" 'document.readyState === "complete" && document.querySelector("#turns").innerText.includes("7302941")'
     browser_size 360 640

@@ -333,6 +333,14 @@ rm "$work/gone"
 kill_worker gpu_worker
 wait $first
 one_line "its file is gone when it is to be restored again" $? 100 "$work/rest.err" "$work/gone"
+cp "$work/sums" "$work/over" # where its answer is to be saved at the end: what an order saves before is not that
+restore "$work/over" $total "$work/rest" --save "$work/over" &
+first=$!
+wait_for 30 decoding 1 3 || fail "nothing decodes"
+save 0 "$work/over" || fail "save over its own file: $(cat "$work/save.err")"
+kill_worker gpu_worker
+wait $first
+one_line "its file was replaced when it is to be restored again" $? 1 "$work/rest.err" "session $work/over was replaced"
 down || fail "down"
 requests_last 5
 

@@ -1,0 +1,134 @@
+/* gateway/reasoning.c - see reasoning.h. */
+#include "gateway/reasoning.h"
+
+#include <string.h>
+
+static const char tag_begin[] = "<think>", tag_end[] = "</think>", space_bytes[] = " \t\r\n\v\f";
+
+static bool is_space(char byte)
+{
+    return memchr(space_bytes, byte, sizeof space_bytes - 1) != NULL;
+}
+
+static size_t space_left(const char *bytes, size_t n)
+{
+    size_t at = 0;
+    while (at < n && is_space(bytes[at]))
+        at++;
+    return at;
+}
+
+/* Bytes without the white space at the end. */
+static size_t without_space(const char *bytes, size_t n)
+{
+    while (n && is_space(bytes[n - 1]))
+        n--;
+    return n;
+}
+
+bool reasoning_is_opened(const struct prompt_piece *pieces, size_t n)
+{
+    const struct prompt_piece *last = n ? &pieces[n - 1] : NULL;
+    size_t tag = sizeof tag_begin - 1;
+    if (!last || last->kind != PROMPT_SPECIAL) /* somebody's words begin no reasoning */
+        return false;
+    size_t bytes = without_space(last->text, last->bytes);
+    return bytes >= tag && memcmp(last->text + bytes - tag, tag_begin, tag) == 0;
+}
+
+void reasoning_begin(struct reasoning_reader *r, bool opened, const char *begun, size_t n)
+{
+    struct text_buffer ignored = {0};
+    r->state = opened ? REASONING_OPENED : REASONING_BEGIN;
+    if (n)
+        reasoning_feed(r, begun, n, &ignored, &ignored);
+    r->held.length = 0;
+    text_finish(&ignored);
+}
+
+/* false: more has to come first. */
+static bool take_begin(struct reasoning_reader *r)
+{
+    size_t at = space_left(r->held.bytes, r->held.length), tag = sizeof tag_begin - 1,
+           n = r->held.length - at;
+    bool may_be = memcmp(r->held.bytes + at, tag_begin, n < tag ? n : tag) == 0;
+    if (may_be && n < tag)
+        return false;
+    if (may_be)
+        text_drop(&r->held, at + tag);
+    r->state = may_be || r->state == REASONING_OPENED ? REASONING_INSIDE : REASONING_OVER;
+    return true;
+}
+
+/* Bytes of the last tag that the held text ends with, fewer than all. */
+static size_t tag_may_begin(const struct reasoning_reader *r)
+{
+    size_t n = sizeof tag_end - 2;
+    n = n < r->held.length ? n : r->held.length;
+    while (n && memcmp(r->held.bytes + r->held.length - n, tag_end, n) != 0)
+        n--;
+    return n;
+}
+
+/* White space at its end waits until more reasoning follows it. */
+static bool take_inside(struct reasoning_reader *r, struct text_buffer *reasoning)
+{
+    if (!r->began)
+        text_drop(&r->held, space_left(r->held.bytes, r->held.length));
+    const char *found = memmem(r->held.bytes, r->held.length, tag_end, sizeof tag_end - 1);
+    size_t end = found ? (size_t)(found - r->held.bytes) : r->held.length - tag_may_begin(r),
+           sure = without_space(r->held.bytes, end);
+    text_add(reasoning, r->held.bytes, sure);
+    r->began |= sure > 0;
+    text_drop(&r->held, found ? end + sizeof tag_end - 1 : sure);
+    if (found)
+        r->state = REASONING_BEHIND;
+    return found != NULL;
+}
+
+/* true: the state is another one, and there may be more. */
+static bool take(struct reasoning_reader *r, struct text_buffer *reasoning,
+                 struct text_buffer *text)
+{
+    switch (r->state) {
+    case REASONING_BEGIN:
+    case REASONING_OPENED:
+        return take_begin(r);
+    case REASONING_INSIDE:
+        return take_inside(r, reasoning);
+    case REASONING_BEHIND:
+        text_drop(&r->held, space_left(r->held.bytes, r->held.length));
+        r->state = r->held.length ? REASONING_OVER : REASONING_BEHIND;
+        return r->held.length > 0;
+    default:
+        text_add(text, r->held.bytes, r->held.length);
+        r->held.length = 0;
+        return false;
+    }
+}
+
+void reasoning_feed(struct reasoning_reader *r, const char *bytes, size_t n,
+                    struct text_buffer *reasoning, struct text_buffer *text)
+{
+    text_add(&r->held, bytes, n);
+    while (r->held.length && take(r, reasoning, text))
+        ;
+    text->failed |= r->held.failed || reasoning->failed;
+}
+
+void reasoning_flush(struct reasoning_reader *r, struct text_buffer *reasoning,
+                     struct text_buffer *text)
+{
+    bool inside = r->state == REASONING_INSIDE || r->state == REASONING_OPENED;
+    size_t at = inside && !r->began ? space_left(r->held.bytes, r->held.length) : 0,
+           n = inside ? without_space(r->held.bytes, r->held.length) : r->held.length;
+    if (n > at)
+        text_add(inside ? reasoning : text, r->held.bytes + at, n - at);
+    r->held.length = 0;
+    text->failed |= reasoning->failed;
+}
+
+void reasoning_finish(struct reasoning_reader *r)
+{
+    text_finish(&r->held);
+}
