@@ -425,6 +425,9 @@ static void run_task(const struct step *s, uint phase, uint task, const struct n
 #define TAKEN(phase) (counters + 32 * (phase))
 #define DONE(phase)  (counters + 32 * (phase) + 16)
 #define LEFT         (counters + 32 * (LOGITS + 1))
+#ifndef LOOKS_MOST
+#define LOOKS_MOST 400000u /* some 200 us: several of the longest tasks */
+#endif
 
 /* Tasks in a row: weights are read fastest in long stretches. Fewer towards the end, so that nobody
  * waits long for the last. False when none is left. */
@@ -444,9 +447,26 @@ static bool take_tasks(__global volatile uint *taken, uint n, uint *first, uint 
     return false;
 }
 
+/* Until all n tasks of a phase are done. False: nothing has been done for so many looks that the
+ * thread of the work item that is at the last one can hardly be running. */
+static bool await_phase(__global volatile uint *done, uint n)
+{
+    uint seen = *done;
+    for (uint looks = 0; seen < n; looks++) {
+        uint now = *done;
+        if (now != seen)
+            looks = 0;
+        else if (looks == LOOKS_MOST)
+            return false;
+        seen = now;
+    }
+    return true;
+}
+
 /* The phases of a layer from `first` on; before [LOGITS + 1]: tasks of the layers before it in this
- * launch. */
-static void run_fused(const struct step *s, uint first, uint *before,
+ * launch. False: this work item leaves. What it waited for is done by one that is not waiting,
+ * which does the rest, too; the CPU that this one gives back may be the one that is lacking. */
+static bool run_fused(const struct step *s, uint first, uint *before,
                       __global volatile uint *counters)
 {
     struct norms norms;
@@ -462,10 +482,11 @@ static void run_fused(const struct step *s, uint first, uint *before,
                 run_task(s, phase, t - start, &norms);
             atomic_add(DONE(phase), end - task);
         }
-        while (*DONE(phase) < start + n)
-            ;
+        if (!await_phase(DONE(phase), start + n))
+            return false;
         atomic_add(DONE(phase), 0);
     }
+    return true;
 }
 
 static void leave(__global volatile uint *counters)
@@ -615,7 +636,8 @@ __kernel void decode_layers(__global float *x, __global float *q, __global float
     for (uint stage = first; stage < end; stage++) {
         open_stage(&s, places, stage, n_layers, guess_from, turn);
         open_lists(&s, fresh, items, lists, stage, rows_kept);
-        run_fused(&s, stage == first ? phase : SCATTER, before, counters);
+        if (!run_fused(&s, stage == first ? phase : SCATTER, before, counters))
+            break;
     }
     leave(counters);
 }

@@ -108,6 +108,7 @@ static void write_options(const struct engine *e, enum program program, int dot,
     const struct model_hparams *hp = &e->hp;
     /* attention has shared.cl's activation, too, and does not call it */
     int activation = program == PROGRAM_ATTENTION ? 0 : (int)hp->arch->activation;
+    const char *looks = getenv("HILL_TEST_LOOKS"); /* for tests: of decode.cl's LOOKS_MOST */
     int used = snprintf(options, size, "-cl-std=CL1.2 -DROWS=%u -DACTIVATION=%d -DWIDE_VECTORS=%d",
                         TILE_ROWS, activation, e->device.vector_floats >= 16);
     if (program != PROGRAM_ATTENTION)
@@ -128,6 +129,8 @@ static void write_options(const struct engine *e, enum program program, int dot,
             " -DLANES=%d -DGROUP_ITEMS=%u -DPRODUCT_ITEMS=%u -DGROUP_HEADS=%u -DX_SPACE=%s",
             program == PROGRAM_ATTENTION ? 16 : 1, CLDEVICE_GROUP_ITEMS, e->device.product_items,
             GROUP_HEADS, program == PROGRAM_MATMUL ? "__local -DX_QUADS" : "__global");
+    if (program == PROGRAM_DECODE && looks)
+        used += snprintf(options + used, size - (size_t)used, " -DLOOKS_MOST=%.10s", looks);
     if (program == PROGRAM_DECODE)
         snprintf(options + used, size - (size_t)used,
                  " -DNORM_BRANCHES=%d -DDECODE_TILE=%u -DQKV_DIMS=%u -DMAX_ROWS=%u -DX_STRIDE=%u "

@@ -472,6 +472,23 @@ static void a_step_in_one_launch_has_the_same_bits(void **state)
     run_ahead(&s, CAPACITY - STEPS - 1, 12);
 }
 
+/* A work item that waits for another leaves at once, in each layer's launch and in a step's. */
+static void with_work_items_that_leave(void **state)
+{
+    (void)state;
+    static struct bed b;
+    memset(&b, 0, sizeof b);
+    open_bed(&b, &base_shape, CAPACITY - STEPS - 1, 13, AS_IT_IS);
+    engine_destroy(b.engine);
+    setenv("HILL_TEST_LOOKS", "0", 1);
+    b.engine = make_engine(&b.m);
+    run_together(&b, LANES);
+    close_bed(&b);
+    if (device.shares_memory)
+        run_ahead(&base_shape, 60, 14);
+    unsetenv("HILL_TEST_LOOKS");
+}
+
 /* kv_plan_gpu_bytes bounds what is allocated, and not by far: admission relies on it. */
 static void check_plan(const struct random_shape *shape, uint32_t n_sequences, bool own_memory,
                        bool weighs)
@@ -538,6 +555,7 @@ int main(void)
         cmocka_unit_test(rows_agree_with_the_oracle),
         cmocka_unit_test(a_row_without_a_list_harms_nobody),
         cmocka_unit_test(a_step_in_one_launch_has_the_same_bits),
+        cmocka_unit_test(with_work_items_that_leave),
         cmocka_unit_test(the_plan_bounds_what_is_allocated),
     };
     return cmocka_run_group_tests(tests, device_open, device_close);
