@@ -212,7 +212,7 @@ over_itself "one token, which nobody has" "$work/session" 1 coordinator:token.ta
 over_itself "" "$work/session" 12 ""
 over_itself "its last step is made again" "$work/session" 12 gpu_worker:session.renamed:kill
 over_itself "saved under a trace" "$work/session" 12 gpu_worker:session.renamed:kill --trace-kv "$own/kvt"
-small_model "$work/small.gguf"
+bin=$PWD/build/bin small_model "$work/small.gguf" # the fault build has no hill-mkmodel
 options=(-m "$work/small.gguf" -c 1024 --csd none -t 1)
 up "${options[@]}" || fail "up"
 random=(-p "A short prompt." --temp 2 --json)
