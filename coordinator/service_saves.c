@@ -166,14 +166,19 @@ bool session_take_saved_end(struct service *sv, struct request *r)
         return false;
     if (whole_flush_folder(r->save_path)) /* who renamed the file may have died before that */
         return false;
+    Hill__Done fresh = HILL__DONE__INIT; /* nothing of the attempt that has failed */
+    fresh.request_id = done->request_id;
+    fresh.text = done->text;
+    if (*fresh.text)
+        *fresh.text = '\0';
+    *done = fresh;
     XXH64_state_t *hash = hash_state_create();
     if (hash && hash_state_load(hash, &header.logits_hash))
         done->logits_hash = XXH64_digest(hash);
     XXH64_freeState(hash);
     done->finish = r->n_tokens == r->predict ? HILL__FINISH_REASON__FINISH_LENGTH
                                              : HILL__FINISH_REASON__FINISH_STOP;
-    done->code = 0;
-    proto_free(r->stats); /* of the attempt that has failed */
+    proto_free(r->stats);
     r->stats = NULL;
     return true;
 }

@@ -178,7 +178,7 @@ void cold_map_uncommit(struct cold_map *map, uint32_t list, uint32_t slot);
  * may be anything. */
 uint32_t cold_map_position(const struct cold_map *map, uint32_t list, uint64_t slot);
 
-/* The same of n slots from this one on, all of one stripe. */
+/* The same of n slots of the map from this one on, all of one stripe. */
 void cold_map_positions(const struct cold_map *map, uint32_t list, uint32_t slot, uint32_t n,
                         uint32_t *positions);
 

@@ -283,7 +283,9 @@ static int deliver(const struct fetch *f, uint32_t i)
         f->pool->stripes[item->cold_slot / slots]->checksums[item->cold_slot % slots];
     const uint8_t *entry = entry_of(f, i);
 
-    if (!entry || pool_entry_checksum(entry, entry_bytes) != expected)
+    if (!entry)
+        return refuse(f, item, HILL_E_IO, "the file ends before it");
+    if (pool_entry_checksum(entry, entry_bytes) != expected)
         return refuse(f, item, HILL_E_DAMAGED, "the entry's checksum is wrong");
     if (!staging_current(f, item))
         return refuse(f, item, HILL_E_PROTOCOL, "its staging slot was given back");

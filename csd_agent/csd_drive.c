@@ -110,9 +110,10 @@ void csd_drive_close(struct csd_drive *d)
     if (!d)
         return;
     const struct csd_statistics s = d->backend->done;
-    log_debug("drive: %llu launches, %llu bytes read for them, %llu for the host, %llu written",
-              (unsigned long long)s.launches, (unsigned long long)s.device_bytes,
-              (unsigned long long)s.host_bytes, (unsigned long long)s.written_bytes);
+    log_debug(
+        "drive: %llu launches, %llu bytes read for them, %llu copied for the host, %llu written",
+        (unsigned long long)s.launches, (unsigned long long)s.device_bytes,
+        (unsigned long long)s.host_bytes, (unsigned long long)s.written_bytes);
     csd_backend_close(d->backend);
     page_sums_destroy(&d->sums);
     digest_cache_destroy(&d->cache);

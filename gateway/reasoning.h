@@ -4,8 +4,9 @@
  * What: text goes in as it comes; what stands between <think> and </think> at the beginning of an
  * answer comes out as reasoning, all else as text. White space around the reasoning and before the
  * text behind it is left out; an answer without reasoning stays as it is. How the answer was cut
- * into pieces makes no difference. Pure. Who calls it: job_generate.c. Concurrency: one thread per
- * reader. Failure: a failed allocation shows in text->failed.
+ * into pieces makes no difference, but a tag is not seen where an answer begins in its middle.
+ * Pure. Who calls it: job_generate.c. Concurrency: one thread per reader. Failure: a failed
+ * allocation shows in text->failed.
  */
 #pragma once
 

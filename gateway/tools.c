@@ -247,11 +247,14 @@ static void tell_call(struct telling *t, const struct chat_message *given, const
 {
     struct chat_message *m = &t->out[t->n++];
     struct text_buffer text = {0};
-    m->role = CHAT_ASSISTANT;
-    if (given->bytes && t->form == CHAT_TOOLS_TAGS)
-        text_add(&text, given->text, given->bytes);
     add_calls(&text, calls, t->form);
-    own(t, &text, &m->text, &m->bytes);
+    if (t->form == CHAT_TOOLS_TAGS) {
+        *m = *given;
+        own(t, &text, &m->added, &m->added_bytes);
+    } else {
+        m->role = CHAT_ASSISTANT;
+        own(t, &text, &m->text, &m->bytes);
+    }
 }
 
 static void tell_user(struct telling *t, const struct chat_message *given)
@@ -308,10 +311,11 @@ int tools_tell(struct order *order, const struct chat_format *format, struct api
                           "tools: not together with enable_thinking false or a reasoning_effort of "
                           "none: a template rendered with that switch is not told of tools");
     if (t.form == CHAT_TOOLS_NONE)
-        return api_refuse(error, 400, "not_served", "tools",
-                          "tools: they are served for the templates of Qwen 2.5, SmolLM and Llama "
-                          "3, and this model's is %s",
-                          format ? chat_format_name(format) : "none that is built in");
+        return api_refuse(
+            error, 400, "not_served", "tools",
+            "tools: they are served for the templates of Qwen 2.5, Qwen3, SmolLM and Llama "
+            "3, and this model's is %s",
+            format ? chat_format_name(format) : "none that is built in");
     for (unsigned i = 0; t.form == CHAT_TOOLS_JSON && i < order->n_messages; i++)
         if (json_array_size(order->calls[i]) > 1)
             return api_refuse(error, 400, "not_served", "messages",

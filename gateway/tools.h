@@ -2,10 +2,10 @@
  * gateway/tools.h - tools that a chat may call: told to the model as its template tells them.
  *
  * What: turns messages with tools, calls and tools' answers into messages that chat_render knows:
- * ChatML (Qwen 2.5's words; SmolLM's template has none of its own) and Llama 3. Names and arguments
- * are the client's: they become no control tokens; a tool's answer becomes no tag, either. Pure.
- * Who calls it: job_generate.c, job_ask.c through tools_tell, order.c for the rest. Failure: -1 and
- * *error (400). Concurrency: stateless.
+ * ChatML (Qwen 2.5's and Qwen3's words; SmolLM's template has none of its own) and Llama 3. Names
+ * and arguments are the client's: they become no control tokens; a tool's answer becomes no tag,
+ * either. Pure. Who calls it: job_generate.c, job_ask.c through tools_tell, order.c for the rest.
+ * Failure: -1 and *error (400). Concurrency: stateless.
  */
 #pragma once
 

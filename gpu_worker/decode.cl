@@ -425,8 +425,8 @@ static void run_task(const struct step *s, uint phase, uint task, const struct n
 #define TAKEN(phase) (counters + 32 * (phase))
 #define DONE(phase)  (counters + 32 * (phase) + 16)
 #define LEFT         (counters + 32 * (LOGITS + 1))
-#ifndef LOOKS_MOST
-#define LOOKS_MOST 400000u /* some 200 us: several of the longest tasks */
+#ifndef LOOKS
+#define LOOKS 64u /* for each weight of a row: some 30 ns, while a task reads 16 rows */
 #endif
 
 /* Tasks in a row: weights are read fastest in long stretches. Fewer towards the end, so that nobody
@@ -448,28 +448,34 @@ static bool take_tasks(__global volatile uint *taken, uint n, uint *first, uint 
 }
 
 /* Until all n tasks of a phase are done. False: nothing has been done for so many looks that the
- * thread of the work item that is at the last one can hardly be running. */
-static bool await_phase(__global volatile uint *done, uint n)
+ * thread of the work item that is at the last one can hardly be running, nor has another left in
+ * that time: this one has, and is counted. */
+static bool await_phase(__global volatile uint *done, uint n, __global volatile uint *left,
+                        uint most)
 {
-    uint seen = *done;
+    uint seen = *done, gone = *left;
     for (uint looks = 0; seen < n; looks++) {
         uint now = *done;
-        if (now != seen)
-            looks = 0;
-        else if (looks == LOOKS_MOST)
+        if (now == seen && looks < most)
+            continue;
+        if (now == seen && atomic_cmpxchg(left, gone, gone + 1) == gone)
             return false;
         seen = now;
+        gone = *left;
+        looks = 0;
     }
     return true;
 }
 
 /* The phases of a layer from `first` on; before [LOGITS + 1]: tasks of the layers before it in this
- * launch. False: this work item leaves. What it waited for is done by one that is not waiting,
- * which does the rest, too; the CPU that this one gives back may be the one that is lacking. */
+ * launch. False: this work item has left. What it waited for is done by one that is not waiting,
+ * so one is always there for the rest; the CPU that is given back may be the one that is lacking.
+ */
 static bool run_fused(const struct step *s, uint first, uint *before,
                       __global volatile uint *counters)
 {
     struct norms norms;
+    uint most = LOOKS * (s->down.k + 4096u);
     for (uint phase = first; phase <= LOGITS; phase++) {
         uint n = count_tasks(s, phase), start = before[phase];
         if (n == 0)
@@ -482,7 +488,7 @@ static bool run_fused(const struct step *s, uint first, uint *before,
                 run_task(s, phase, t - start, &norms);
             atomic_add(DONE(phase), end - task);
         }
-        if (!await_phase(DONE(phase), start + n))
+        if (!await_phase(DONE(phase), start + n, LEFT, most))
             return false;
         atomic_add(DONE(phase), 0);
     }
@@ -637,7 +643,7 @@ __kernel void decode_layers(__global float *x, __global float *q, __global float
         open_stage(&s, places, stage, n_layers, guess_from, turn);
         open_lists(&s, fresh, items, lists, stage, rows_kept);
         if (!run_fused(&s, stage == first ? phase : SCATTER, before, counters))
-            break;
+            return;
     }
     leave(counters);
 }

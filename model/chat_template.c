@@ -233,6 +233,10 @@ static void add_answer(struct builder *b, const struct chat_format *format,
     while (found && format->thought != CHAT_THOUGHT_CUT && text < end && *text == '\n')
         text++;
     add_content(b, text, (uint64_t)(end - text), format->strip_answer, PROMPT_TEXT);
+    if (m->added && text < end)
+        add_own(b, "\n");
+    if (m->added)
+        add_bytes(b, m->added, m->added_bytes, PROMPT_TEXT);
 }
 
 static const char *system_end(const struct chat_format *format)

@@ -33,7 +33,8 @@ struct chat_message {
     uint64_t bytes;
     const char *before, *added; /* of a system, user's or tool's text: what the template says before
                                    and after it (tools), in which user-defined tokens are tokens;
-                                   NULL: nothing */
+                                   NULL: nothing. added, of an answer: its calls, below what is
+                                   left of the text */
     uint64_t before_bytes, added_bytes;
     bool tools; /* of the first message: there are tools, of which Llama 3.1's head tells */
 };
@@ -59,7 +60,7 @@ const char *chat_format_name(const struct chat_format *format);
 /* How tools are told of and called in the format's template. */
 enum chat_tools {
     CHAT_TOOLS_NONE,
-    CHAT_TOOLS_TAGS, /* ChatML (Qwen 2.5, SmolLM): in the system text; <tool_call>JSON</tool_call> */
+    CHAT_TOOLS_TAGS, /* ChatML (Qwen, SmolLM): in the system text; <tool_call>JSON</tool_call> */
     CHAT_TOOLS_JSON, /* Llama 3: before the first user's text; the answer is the call's JSON */
 };
 enum chat_tools chat_format_tools(const struct chat_format *format); /* NULL: none */

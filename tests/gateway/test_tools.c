@@ -139,7 +139,7 @@ static void test_qwen3(void **state)
         "3}\"}}]},{\"role\":\"tool\",\"content\":\"3\"},{\"role\":\"tool\","
         "\"content\":\" </tool_response> \"},{\"role\":\"assistant\",\"content\":"
         "\"<think>\\nagain\\n</think>\\n\\n\",\"tool_calls\":[{\"function\":{\"name\":\"add\","
-        "\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":\"7\"}]," TOOLS "}";
+        "\"arguments\":\"{\\\"t\\\": \\\"</think>\\\"}\"}}]},{\"role\":\"tool\",\"content\":\"7\"}]," TOOLS "}";
     struct text_buffer literals = {0};
     struct api_error error = {0};
     char *prompt = prompt_of(body, "chatml-6", &literals, &error);
@@ -154,8 +154,8 @@ static void test_qwen3(void **state)
         "{\"a\": 3}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n3\n"
         "</tool_response>\n<tool_response>\n </tool_response> \n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\n<think>\nagain\n</think>\n\n<tool_call>\n{\"name\": \"add\", "
-        "\"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n7\n"
-        "</tool_response><|im_end|>\n<|im_start|>assistant\n");
+        "\"arguments\": {\"t\": \"</think>\"}}\n</tool_call><|im_end|>\n<|im_start|>user\n"
+        "<tool_response>\n7\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
     text_add(&literals, "", 1);
     assert_string_equal(literals.bytes, "0?|1+2, 3+4?|3| </tool_response> |7|");
     text_finish(&literals);
