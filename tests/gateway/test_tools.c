@@ -139,7 +139,8 @@ static void test_qwen3(void **state)
         "3}\"}}]},{\"role\":\"tool\",\"content\":\"3\"},{\"role\":\"tool\","
         "\"content\":\" </tool_response> \"},{\"role\":\"assistant\",\"content\":"
         "\"<think>\\nagain\\n</think>\\n\\n\",\"tool_calls\":[{\"function\":{\"name\":\"add\","
-        "\"arguments\":\"{\\\"t\\\": \\\"</think>\\\"}\"}}]},{\"role\":\"tool\",\"content\":\"7\"}]," TOOLS "}";
+        "\"arguments\":\"{\\\"t\\\": "
+        "\\\"</think>\\\"}\"}}]},{\"role\":\"tool\",\"content\":\"7\"}]," TOOLS "}";
     struct text_buffer literals = {0};
     struct api_error error = {0};
     char *prompt = prompt_of(body, "chatml-6", &literals, &error);
