@@ -60,23 +60,14 @@ static bool take_begin(struct reasoning_reader *r)
     return true;
 }
 
-/* Bytes of the last tag that the held text ends with, fewer than all. */
-static size_t tag_may_begin(const struct reasoning_reader *r)
-{
-    size_t n = sizeof tag_end - 2;
-    n = n < r->held.length ? n : r->held.length;
-    while (n && memcmp(r->held.bytes + r->held.length - n, tag_end, n) != 0)
-        n--;
-    return n;
-}
-
 /* White space at its end waits until more reasoning follows it. */
 static bool take_inside(struct reasoning_reader *r, struct text_buffer *reasoning)
 {
     if (!r->began)
         text_drop(&r->held, space_left(r->held.bytes, r->held.length));
     const char *found = memmem(r->held.bytes, r->held.length, tag_end, sizeof tag_end - 1);
-    size_t end = found ? (size_t)(found - r->held.bytes) : r->held.length - tag_may_begin(r),
+    size_t end = found ? (size_t)(found - r->held.bytes)
+                       : r->held.length - text_begun(&r->held, tag_end, sizeof tag_end - 1),
            sure = without_space(r->held.bytes, end);
     text_add(reasoning, r->held.bytes, sure);
     r->began |= sure > 0;

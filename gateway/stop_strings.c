@@ -18,12 +18,10 @@ static size_t ends_here(const struct stop_matcher *m, size_t end)
 /* Bytes at the end of what is held that a stop string may begin with. */
 static size_t may_begin(const struct stop_matcher *m)
 {
-    size_t longest = 0, length = m->held.length;
+    size_t longest = 0;
     for (unsigned i = 0; i < m->n; i++) {
-        size_t n = m->strings[i].bytes - 1;
-        for (n = n < length ? n : length; n > longest; n--)
-            if (memcmp(m->held.bytes + length - n, m->strings[i].text, n) == 0)
-                longest = n;
+        size_t n = text_begun(&m->held, m->strings[i].text, m->strings[i].bytes);
+        longest = n > longest ? n : longest;
     }
     return longest;
 }

@@ -128,6 +128,15 @@ void text_drop(struct text_buffer *b, size_t bytes)
     b->length -= bytes;
 }
 
+size_t text_begun(const struct text_buffer *b, const char *word, size_t bytes)
+{
+    size_t n = bytes ? bytes - 1 : 0;
+    n = n < b->length ? n : b->length;
+    while (n && memcmp(b->bytes + b->length - n, word, n) != 0)
+        n--;
+    return n;
+}
+
 void text_finish(struct text_buffer *b)
 {
     free(b->bytes);

@@ -26,4 +26,6 @@ void text_add_json(struct text_buffer *buffer, const char *text, size_t bytes);
 /* A JSON number; null where it is none. */
 void text_add_number(struct text_buffer *buffer, double number);
 void text_drop(struct text_buffer *buffer, size_t bytes); /* from the front */
+/* How many bytes at its end are the beginning of a word that is longer: the most; 0: none. */
+size_t text_begun(const struct text_buffer *buffer, const char *word, size_t bytes);
 void text_finish(struct text_buffer *buffer);

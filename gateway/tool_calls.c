@@ -84,16 +84,6 @@ static void pass(struct call_reader *r, const char *bytes, size_t n, struct text
     text_add(&r->space, bytes + last, n - last);
 }
 
-/* Bytes of a tag that the held text ends with, fewer than all. */
-static size_t tag_may_begin(const struct call_reader *r)
-{
-    size_t n = sizeof tag_begin - 2;
-    n = n < r->held.length ? n : r->held.length;
-    while (n && memcmp(r->held.bytes + r->held.length - n, tag_begin, n) != 0)
-        n--;
-    return n;
-}
-
 static void take_whole(struct call_reader *r, size_t bytes, struct text_buffer *text,
                        struct text_buffer *calls, bool stream)
 {
@@ -117,9 +107,10 @@ static bool take_tagged(struct call_reader *r, struct text_buffer *text, struct 
         take_whole(r, (size_t)(found - r->held.bytes) + strlen(tag), text, calls, stream);
         return true;
     }
-    size_t sure = found       ? (size_t)(found - r->held.bytes)
-                  : r->inside ? 0
-                              : r->held.length - tag_may_begin(r);
+    size_t sure = found ? (size_t)(found - r->held.bytes)
+                  : r->inside
+                      ? 0
+                      : r->held.length - text_begun(&r->held, tag_begin, sizeof tag_begin - 1);
     if (sure) {
         pass(r, r->held.bytes, sure, text);
         text_drop(&r->held, sure);
