@@ -11,9 +11,11 @@
  * hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a plain SSD, with
  * the same M_0 (the drive's DRAM is extra then): by this row its bar is judged. Once it has as much
  * DRAM in all: that row is there to compare. Which KV and how many rows: KV="NAME:ROWS ..."
- * (workload.h); POLICIES="words" chooses what stands beside hillinfer; STEPS=N; rounds and their
- * variables: comparison.h (a sweep's name has the word "settings"). Concurrency: one thread.
- * Failure: as point.h.
+ * (workload.h); POLICIES="words" chooses what stands beside hillinfer, SETTINGS="words" what is
+ * tried of each, VARIANTS="words" which further rows of a policy there are, by parts of names;
+ * STEPS=N; rounds and their variables: comparison.h (a sweep's name has the word "settings"). With
+ * fewer than five rounds a sweep's one round decides. Concurrency: one thread. Failure: as
+ * point.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,8 +42,10 @@
 #define FEW_HOOK    "HILL_TEST_FEW_COLUMNS"
 #define ONE_ROW     "hillinfer, one row in flight"
 #define NO_DIGESTS  "hillinfer, no digests in M_0"
+#define FOUR_BITS   "hillinfer, INT4"
 
 #define SETTINGS_MAX 10u
+#define FINAL_LEAST  5u /* rounds of a table that is worth finals */
 #define FINAL_ROUNDS 3u /* of the best two settings, which one round does not tell apart */
 
 struct setting {
@@ -151,6 +155,11 @@ static bool is_asked(size_t bar)
            (bar == OURS || bench_is_asked("POLICIES", bars[bar].policy));
 }
 
+static bool is_variant(const char *name)
+{
+    return bench_is_asked("VARIANTS", name);
+}
+
 static void add_sweep(struct part *p, size_t bar)
 {
     struct comparison *c = &p->sweeps[bar];
@@ -158,7 +167,8 @@ static void add_sweep(struct part *p, size_t bar)
              bars[bar].policy);
     c->may_refuse = true;
     for (const struct setting *s = bars[bar].settings; s->name; s++)
-        add(p, c, s->name, bars[bar].policy, s, 0);
+        if (bench_is_asked("SETTINGS", s->name))
+            add(p, c, s->name, bars[bar].policy, s, 0);
 }
 
 /* By its median, of those that were not refused, but not `but`; c->n: there is none. */
@@ -172,6 +182,15 @@ static uint32_t fastest(const struct comparison *c, uint32_t but)
             best = i;
     }
     return best;
+}
+
+/* What a sweep's method tries. */
+static const struct setting *setting_of(size_t bar, const struct method *m)
+{
+    const struct setting *s = bars[bar].settings;
+    while (strcmp(s->name, m->name) != 0)
+        s++;
+    return s;
 }
 
 /* After the sweep. */
@@ -188,7 +207,7 @@ static void add_final(struct part *p, size_t bar)
              bars[bar].policy);
     c->may_refuse = true;
     for (uint32_t i = 0; i < 2; i++) {
-        const struct setting *s = &bars[bar].settings[two[i]];
+        const struct setting *s = setting_of(bar, &sweep->methods[two[i]]);
         add(p, c, s->name, bars[bar].policy, s, 0);
     }
 }
@@ -199,11 +218,11 @@ static const struct setting *best_of(const struct part *p, size_t bar)
     static const struct setting nothing = {"", "", 0};
     const struct comparison *sweep = &p->sweeps[bar], *final = &p->finals[bar];
     uint32_t won = fastest(final, final->n), best = fastest(sweep, sweep->n);
-    if (!bars[bar].settings[0].name)
-        return &nothing;
-    if (won < final->n)
-        return &bars[bar].settings[p->two[bar][won]];
-    return &bars[bar].settings[best < sweep->n ? best : 0];
+    if (!sweep->n)
+        return bars[bar].settings[0].name ? &bars[bar].settings[0] : &nothing;
+    return setting_of(bar, won < final->n    ? &final->methods[won]
+                           : best < sweep->n ? &sweep->methods[best]
+                                             : &sweep->methods[0]);
 }
 
 static void add_methods(struct part *p)
@@ -216,23 +235,25 @@ static void add_methods(struct part *p)
     snprintf(c->name, sizeof c->name, "%.63s x %u", p->kv.name, p->rows);
     add(p, c, "hillinfer", "hillinfer", &best, 0);
     how.digests = 0;
-    if (best.digests > 0)
+    if (best.digests > 0 && is_variant(NO_DIGESTS))
         add(p, c, NO_DIGESTS, "hillinfer", &how, 0);
     how.digests = best.digests / 2;
-    struct method *four_bits = add(p, c, "hillinfer, INT4", "hillinfer", &how, 0);
-    comparison_set_dram(four_bits, dram / 2);
-    add_option(four_bits, "--score-bits 4");
-    if (p->rows > 1)
+    if (is_variant(FOUR_BITS)) {
+        struct method *four_bits = add(p, c, FOUR_BITS, "hillinfer", &how, 0);
+        comparison_set_dram(four_bits, dram / 2);
+        add_option(four_bits, "--score-bits 4");
+    }
+    if (p->rows > 1 && is_variant(ONE_ROW))
         add_option(add(p, c, ONE_ROW, "hillinfer", &best, 0), "--rows-in-flight 1");
     for (size_t b = OURS + 1; b < BARS; b++) {
         if (!is_asked(b))
             continue;
         how = *best_of(p, b);
         add(p, c, bars[b].policy, bars[b].policy, &how, 0);
-        if (strcmp(bars[b].policy, "prefetch") == 0)
+        if (strcmp(bars[b].policy, "prefetch") == 0 && is_variant(FEW_COLUMNS))
             add(p, c, FEW_COLUMNS, bars[b].policy, &how, 0)->point.hook = FEW_HOOK;
         how.digests += DRAM_SHARE; /* the drive's DRAM, for digests alone */
-        if (strcmp(bars[b].policy, COMPARISON_HOST_DIGEST) == 0)
+        if (strcmp(bars[b].policy, COMPARISON_HOST_DIGEST) == 0 && is_variant(EQUAL_DRAM))
             add(p, c, EQUAL_DRAM, bars[b].policy, &how, dram / MIB);
     }
 }
@@ -272,8 +293,10 @@ static void measure(const struct bench_options *o)
         for (size_t b = 0; b < BARS; b++)
             if (p->sweeps[b].n) {
                 comparison_measure_all(&p->sweeps[b], 1, file, &once);
-                add_final(p, b);
-                comparison_measure_all(&p->finals[b], 1, file, &some);
+                if (o->rounds >= FINAL_LEAST)
+                    add_final(p, b);
+                if (p->finals[b].n)
+                    comparison_measure_all(&p->finals[b], 1, file, &some);
             }
         add_methods(p);
         comparison_measure_all(&p->c, 1, file, o);
@@ -386,7 +409,7 @@ static void print_head(void)
         "newest tokens alone), so it has no row: its step would score nothing and read nothing "
         "cold; `docs/accuracy.md` has what it does to answers. "
         "The drive is modelled, `--csd-model %s` but for its `dram`: no measurement of a real "
-        "one. " COMPARISON_SCORE " The GPU is this machine's CPU.\n\n",
+        "one. " COMPARISON_SCORE " The GPU is the OpenCL device that the machine's line names.\n\n",
         steps, hot_share, ALPHA, ALPHA, point_csd_model());
     comparison_print_legend();
     print_missing_policies();

@@ -452,6 +452,8 @@ void point_settings(const struct point *p, char *out, size_t room)
     point_options(p, out + n, room - (size_t)n);
     if (p->hook)
         snprintf(out + strlen(out), room - strlen(out), "; %s=1", p->hook);
+    if (pipeline_threads() != PIPELINE_THREADS)
+        snprintf(out + strlen(out), room - strlen(out), "; %u threads", pipeline_threads());
     unnamed_settings(out, out + strlen(out), room - strlen(out));
 }
 

@@ -143,12 +143,20 @@ void pipeline_prompt(const char *name, uint32_t n, uint32_t variant)
         bench_fail("cannot write %s", path);
 }
 
+uint32_t pipeline_threads(void)
+{
+    int n = bench_is_set("BENCH_THREADS") ? atoi(getenv("BENCH_THREADS")) : (int)PIPELINE_THREADS;
+    if (n < 1 || n > 1024)
+        bench_fail("BENCH_THREADS is '%s', not a number from 1 to 1024", getenv("BENCH_THREADS"));
+    return (uint32_t)n;
+}
+
 bool pipeline_try_start(const char *model, const char *options)
 {
     runs = true; /* also when only a part of it has come up */
     char *said = capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s -t %u "
                          "--state-dir %s/state --log-level error %s >&2",
-                         folder, model, PIPELINE_THREADS, folder, options);
+                         folder, model, pipeline_threads(), folder, options);
     free(said);
     return said != NULL;
 }

@@ -19,6 +19,8 @@
 #include "tools/bench/harness.h"
 
 #define PIPELINE_THREADS 2u
+/* These, or $BENCH_THREADS of them, for figures of real KV on a machine with a GPU. */
+uint32_t pipeline_threads(void);
 
 /* The figure's folder; set by pipeline_prepare_folder. */
 extern const char *pipeline_folder;
