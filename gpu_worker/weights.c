@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "gpu_worker/engine_internal.h"
 #include "gpu_worker/pack.h"
@@ -179,9 +180,9 @@ static void *pack_panels(void *context)
     return NULL;
 }
 
-/* On as many threads as the device has; one that cannot be started is done by the caller. */
+/* One of n_threads that cannot be started is done by the caller. */
 static int pack(const struct matrix *m, const struct row_source *s, const struct matrix_head *head,
-                uint32_t n_threads, uint8_t *to)
+                uint32_t n_threads, uint8_t *to, struct hill_why *why)
 {
     struct packer packers[PACK_THREADS_MAX];
     pthread_t threads[PACK_THREADS_MAX];
@@ -203,7 +204,10 @@ static int pack(const struct matrix *m, const struct row_source *s, const struct
     }
     for (uint32_t i = 0; i < s->n_parts; i++)
         gguf_forget_pages(s->parts[i].tensor);
-    return rc;
+    return rc ? hill_fail(why, rc, "cannot convert tensor '%.*s': %s",
+                          (int)s->parts[0].tensor->name.length, s->parts[0].tensor->name.data,
+                          hill_strerror(rc))
+              : 0;
 }
 
 static void *take_pages(struct engine *e, uint64_t bytes)
@@ -225,6 +229,39 @@ static void *take_pages(struct engine *e, uint64_t bytes)
     }
     b->used += bytes;
     return b->pages + b->used - bytes;
+}
+
+/* Into the pages that lie under its buffer. */
+static int pack_in_place(struct engine *e, const struct matrix *m, const struct row_source *s,
+                         const struct matrix_head *head, uint64_t bytes, struct hill_why *why)
+{
+    cl_int status;
+    void *to = clEnqueueMapBuffer(e->queue, m->buffer, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, 0,
+                                  bytes, 0, NULL, NULL, &status);
+    int rc = cldevice_check(status, "cannot write weights to the device", why);
+    if (rc)
+        return rc;
+    rc = pack(m, s, head, e->device.compute_units, to, why);
+    status = clEnqueueUnmapMemObject(e->queue, m->buffer, to, 0, NULL, NULL);
+    return rc ? rc : cldevice_check(status, "cannot write weights to the device", why);
+}
+
+/* In the host's memory, and from there to a device with memory of its own: what is packed is also
+ * read, and a map of such a buffer may be a window across the bus. */
+static int pack_and_send(struct engine *e, const struct matrix *m, const struct row_source *s,
+                         const struct matrix_head *head, uint64_t bytes, struct hill_why *why)
+{
+    void *packed = malloc(bytes);
+    if (!packed)
+        return hill_fail(why, HILL_E_NOMEM, "no memory for %llu MiB of packed weights",
+                         (unsigned long long)(bytes >> 20));
+    int rc = pack(m, s, head, (uint32_t)sysconf(_SC_NPROCESSORS_ONLN), packed, why);
+    if (!rc)
+        rc = cldevice_check(
+            clEnqueueWriteBuffer(e->queue, m->buffer, CL_TRUE, 0, bytes, packed, 0, NULL, NULL),
+            "cannot write weights to the device", why);
+    free(packed);
+    return rc;
 }
 
 static int load_matrix(struct engine *e, struct matrix *m, const struct row_source *s,
@@ -253,18 +290,9 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
         m->buffer = NULL;
         return rc;
     }
-    void *to = clEnqueueMapBuffer(e->queue, m->buffer, CL_TRUE, CL_MAP_WRITE_INVALIDATE_REGION, 0,
-                                  bytes, 0, NULL, NULL, &status);
-    rc = cldevice_check(status, "cannot write weights to the device", why);
-    if (rc)
-        return rc;
-    rc = pack(m, s, &head, e->device.shares_memory ? e->device.compute_units : 1, to);
-    if (rc)
-        hill_fail(why, rc, "cannot convert tensor '%.*s': %s", (int)s->parts[0].tensor->name.length,
-                  s->parts[0].tensor->name.data, hill_strerror(rc));
-    status = clEnqueueUnmapMemObject(e->queue, m->buffer, to, 0, NULL, NULL);
     e->weight_bytes += bytes;
-    return rc ? rc : cldevice_check(status, "cannot write weights to the device", why);
+    return pages ? pack_in_place(e, m, s, &head, bytes, why)
+                 : pack_and_send(e, m, s, &head, bytes, why);
 }
 
 /* values [n], padded with zeros to 32, on the device. */
