@@ -2,12 +2,14 @@
 # soak.sh - make soak: mixed requests for an hour; memory, descriptors, segments, files and step time must stay flat.
 #
 # usage: tests/long/soak.sh [-o FILE]         environment: MINUTES (default 60), SEED (default: the clock), QUIET (15)
-# Three askers at a time draw, one after the other: a short prompt, a long document, a chat (where the model has a
-# template), a request that is cancelled, one that is saved and then restored. Every SAMPLE seconds (default 10) they wait, and
-# when none of their requests is under way there is a line of the table (FILE, tab-separated): of each process its PSS, what of
-# that is its own (anonymous memory), and its descriptors; bytes of segments; of the state folder, without the token logs of
-# requests, and how many of these there are; of a probe request milliseconds a token, milliseconds of CPU a token (of all four
-# processes), and the share of the CPUs that others had meanwhile, in percent.
+# Three askers at a time draw, one after the other: a short prompt, a long document of a few that the prefix store keeps
+# chunks of, a chat (where the model has a template), a request that is cancelled, one that is saved and then restored; over
+# HTTP an answer in one piece, a stream, and one whose client goes; and the second of two drives is detached and comes back.
+# Every SAMPLE seconds (default 10) they wait, and when none of their requests is under way there is a line of the table (FILE,
+# tab-separated): of each process its PSS, what of that is its own (anonymous memory), and its descriptors; bytes of segments;
+# of the state folder, without the token logs of requests, and how many of these there are; of the prefix store's folder; of a
+# probe request milliseconds a token, milliseconds of CPU a token (of all but the gateway), and the share of the CPUs that
+# others had meanwhile, in percent.
 # Flat: the median of the last third is at most that of the middle third, and this much more (the first third warms up):
 # own memory 2 % and 2 MiB, descriptors 2, segments and files 0 %, token logs 4, time and CPU time a token 20 %. PSS is not
 # judged: segments are allocated whole, and a process's share of them grows until it has touched all of them. The time a token
@@ -27,7 +29,7 @@ done
 seed=${SEED:-$(date +%s)}
 chat=--chat
 model=$(model_file SmolLM2-135M-Instruct.Q4_1.gguf) || { model=$PWD/models/hill-ref.gguf && chat=""; }
-workers=(gpu_worker cpu_scorer csd_agent)
+workers=(gpu_worker cpu_scorer csd_agent) second=file:$work/second.pool
 table=$work/table
 end=$(($(date +%s) + ${MINUTES:-60} * 60))
 echo "seed $seed, ${MINUTES:-60} minutes, $(basename "$model")"
@@ -37,13 +39,23 @@ prompt() { # BYTES FILE: some text from anywhere
     tail -c +$((1 + RANDOM % 20000)) "$text" | head -c "$1" >"$2"
 }
 ask() { hillctl generate --temp 0.8 -s $((RANDOM + 1)) --ignore-eos "$@" >/dev/null 2>"$mine.err" </dev/null; }
+post() { # TOKENS STREAM CURL-OPTIONS...: the prompt's file over HTTP; what comes back on stdout
+    local tokens=$1 stream=$2
+    shift 2
+    jq -n --rawfile prompt "$mine.prompt" --argjson n "$tokens" --argjson stream "$stream" \
+        '{prompt: $prompt, max_tokens: $n, ignore_eos: true, stream: $stream}' |
+        curl -sS --fail-with-body "$@" -d @- "$url/v1/completions" 2>"$mine.err"
+}
 
 # One request of a random kind; its kind when it went wrong.
 one_request() {
     local pid
-    case $((RANDOM % 6)) in
+    case $((RANDOM % 10)) in
     0 | 1) prompt $((100 + RANDOM % 400)) "$mine.prompt" && { ask -f "$mine.prompt" -n 24 || echo short; } ;;
-    2) prompt 3000 "$mine.prompt" && { ask -f "$mine.prompt" -n 12 || echo long; } ;;
+    2)
+        tail -c +$((1 + RANDOM % 4 * 5000)) "$text" | head -c 3000 >"$mine.prompt"
+        ask -f "$mine.prompt" -n 12 || echo long
+        ;;
     3) # shellcheck disable=SC2086  # a flag or nothing
         ask $chat -p "What is a licence?" -n 24 || echo chat ;;
     4)
@@ -60,6 +72,27 @@ one_request() {
         { ask -f "$mine.prompt" -n 8 --save "$mine.session" &&
             hillctl restore "$mine.session" -n 8 >/dev/null 2>"$mine.err" </dev/null; } || echo session
         rm -f "$mine.session"
+        ;;
+    6)
+        prompt 500 "$mine.prompt"
+        [ "$(post 16 false | jq .usage.completion_tokens)" = 16 ] || echo "http"
+        ;;
+    7)
+        prompt 300 "$mine.prompt"
+        [ "$(post 16 true -N | grep -c '^data: \[DONE\]')" = 1 ] || echo "http stream"
+        ;;
+    8)
+        prompt 500 "$mine.prompt"
+        post 400 true -N --max-time 0.$((1 + RANDOM % 9)) >/dev/null
+        case $? in 0 | 28) ;; *) echo "http, a client that goes" ;; esac
+        ;;
+    9) # one at a time: the others draw something else
+        exec 7>"$work/drive"
+        flock -n 7 || { exec 7>&- && return; }
+        prompt 2000 "$mine.prompt"
+        { hillctl detach "$second" >"$mine.err" 2>&1 && ask -f "$mine.prompt" -n 24 7>&- &&
+            hillctl attach "$second" >"$mine.err" 2>&1; } || echo drive
+        exec 7>&-
         ;;
     esac
 }
@@ -109,8 +142,10 @@ sample() {
         row="$row	$(pss "$pid")	$(descriptors "$pid")"
         stats+=("/proc/$pid/stat")
     done
+    row="$row	$(pss "$gateway")	$(descriptors "$gateway")"
     row="$row	$(find /dev/shm -name "$own_segments*" -printf '%s\n' | awk '{s += $1} END {print s + 0}')"
     row="$row	$(du -sk --exclude=hillinfer.log --exclude=requests "$state_dir" | cut -f1)	$(find "$state_dir/requests" -type f | wc -l)"
+    row="$row	$(du -sk "$work/store" | cut -f1)"
     if probe >"$work/probed"; then echo "$row	$(cat "$work/probed")" >>"$table"; else fail "the probe: $(cat "$work/probe.err")"; fi
     exec 8>&-
     rm "$work/waits"
@@ -141,24 +176,36 @@ judge() {
         }' "$table" || fail "$1 has grown"
 }
 
-up -m "$model" -c 2048 --budget 128 --beta 0.25 -np 4 || exit 1
+up -m "$model" -c 2048 --budget 128 --beta 0.25 -np 4 --prefix-dir "$work/store" --prefix-mb 24 \
+    --csd "file:$work/first.pool" --csd "$second" || exit 1
+"$bin/hill-gateway" --port 0 --run-dir "$run_dir" --ready-fd 3 3>"$work/address" 2>"$work/gateway.err" &
+gateway=$!
+wait_for 30 test -s "$work/address" || fail "the gateway: $(cat "$work/gateway.err")"
+url=$(head -n 1 "$work/address")
 own_segments=hill-$(printf %s "$(realpath -m "$run_dir")" | xxhsum -H64 | cut -d' ' -f1)-
 started=$(date +%s)
 printf 'seconds' >"$table"
-for worker in coordinator "${workers[@]}"; do printf '\t%s_pss_kib\t%s_own_kib\t%s_fds' "$worker" "$worker" "$worker" >>"$table"; done
-printf '\tsegments_bytes\tstate_kib\ttoken_logs\tms_a_token\tcpu_ms_a_token\tothers_percent\n' >>"$table"
-for i in 1 2 3; do asker $i >"$work/asker$i.log" 2>&1 & done
+for worker in coordinator "${workers[@]}" gateway; do printf '\t%s_pss_kib\t%s_own_kib\t%s_fds' "$worker" "$worker" "$worker" >>"$table"; done
+printf '\tsegments_bytes\tstate_kib\ttoken_logs\tstore_kib\tms_a_token\tcpu_ms_a_token\tothers_percent\n' >>"$table"
+askers=()
+for i in 1 2 3; do
+    asker $i >"$work/asker$i.log" 2>&1 &
+    askers+=($!)
+done
 until over; do
     sample
     sleep "${SAMPLE:-10}"
 done
-wait
+wait "${askers[@]}"
 cat "$work"/asker?.log
 failures=$((failures + $(cat "$work"/asker?.log | grep -c '^FAILED')))
 cp "$table" "$out"
 samples=$(($(wc -l <"$table") - 1))
 echo "$samples samples"
 [ "$samples" -ge 9 ] || fail "$samples samples are too few to judge"
+judge gateway_own_kib 2 2048
+judge gateway_fds 0 2
+judge store_kib 0 0
 for worker in coordinator "${workers[@]}"; do
     judge "${worker}_own_kib" 2 2048
     judge "${worker}_fds" 0 2
@@ -169,6 +216,8 @@ judge state_kib 0 0
 judge token_logs 0 4
 judge cpu_ms_a_token 20 0
 judge ms_a_token 20 0 "${QUIET:-15}"
+kill "$gateway"
+wait "$gateway"
 down || fail "down"
 expect_nothing_left
 finish
