@@ -62,8 +62,7 @@ int core_create(struct core *c, const struct scorer_config *config, const struct
     if (rc)
         return rc;
     c->config = *config;
-    c->config.rows = config->rows < config->n_sequences ? config->rows : config->n_sequences;
-    c->config.rows = c->config.rows ? c->config.rows : 1;
+    c->config.rows = kv_rows_in_flight(config->rows, config->n_sequences, config->speculates);
     c->device.figures = config->csd_model;
     c->io = *io;
     c->hooks = *hooks;

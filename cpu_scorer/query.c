@@ -285,11 +285,27 @@ static int plan_answer(struct core *c, struct query *q)
     return 0;
 }
 
+/* Is its sequence's query of the layer before in flight still? That of a guess may be. */
+static bool follows_own(const struct queries *qs, const struct query *q)
+{
+    for (uint32_t i = 0; i < qs->core->config.rows; i++) {
+        const struct query *other = &qs->rows[i];
+        if (other->phase != QUERY_NONE && other->sequence == q->sequence &&
+            other->header.layer + 1 == q->header.layer)
+            return true;
+    }
+    return false;
+}
+
 /* What is to be brought. Rows are planned before it is their turn, so nothing here may be seen by
  * another sequence: staging slots are taken in the rows' order (query_place). */
 static int step_plan(struct queries *qs, struct query *q)
 {
     struct core *c = qs->core;
+    if (!q->released && follows_own(qs, q)) {
+        enter(qs, q, QUERY_PLAN); /* that one has a deadline of its own */
+        return 0;
+    }
     int rc = q->what == QUERY_READS   ? plan_read(q)
              : q->kind == QUERY_AHEAD ? plan_guess(q)
                                       : plan_answer(c, q);
@@ -344,6 +360,9 @@ int query_place(struct core *c, struct query *q)
         STAGE_BEGIN_AT(gather, &q->header);
         q->gather_span = stage_span_gather;
     }
+    if (!q->released)
+        holding_release(c, q->sequence, &q->header, q->kind);
+    q->released = true;
     int rc = take_staging(q);
     if (rc == 0) {
         answer_list_copies(&q->answer);
@@ -461,6 +480,17 @@ static int show_answers(struct core *c, const struct query *q)
     return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
 }
 
+/* Are others of its layer in flight? */
+static bool goes_on(const struct queries *qs, const struct query *q)
+{
+    for (uint32_t i = 0; i < qs->core->config.rows; i++) {
+        const struct query *other = &qs->rows[i];
+        if (other != q && other->phase != QUERY_NONE && other->header.layer == q->header.layer)
+            return true;
+    }
+    return false;
+}
+
 /* It is over; `answered`: its answer says where the entries are. 0, or the ring is damaged. */
 static int end_query(struct queries *qs, struct query *q, bool answered)
 {
@@ -468,7 +498,7 @@ static int end_query(struct queries *qs, struct query *q, bool answered)
     const struct stage_span stage_span_answer = q->answer_span;
     if (q->what == QUERY_SELECTS)
         STAGE_END(answer, answered ? query_selection_bytes(q) : 0);
-    int rc = qs->n > 1 ? 0 : show_answers(c, q); /* others are of its layer */
+    int rc = goes_on(qs, q) ? 0 : show_answers(c, q);
     q->phase = QUERY_NONE;
     if (answered && q->what == QUERY_SELECTS && q->status == 0) {
         if (c->io.trace) /* where entries were, not where they go */
@@ -564,9 +594,10 @@ static void begin(struct queries *qs, struct query *q, const struct record_heade
     answer_begin(&q->answer);
     enter(qs, q, QUERY_AWAIT);
     q->status = check_query(qs->core, q);
+    q->released = q->status || !follows_own(qs, q);
     if (!q->status && q->ahead)
         holding_keep_newest(qs->core, q->sequence);
-    else if (!q->status)
+    else if (!q->status && q->released)
         holding_release(qs->core, q->sequence, header, q->kind);
 }
 

@@ -50,6 +50,7 @@ struct query {
     struct sequence *sequence;
     struct kv_selector *selector;
     struct answer answer;
+    bool released;       /* what earlier selections held and has been read is free */
     bool begun;          /* in SCORE: the evaluator has it */
     bool drive_is_left;  /* in SCORE: this host's part is done */
     bool in_turn;        /* in GATHER: the rows before it have what they wait for under way */

@@ -89,17 +89,24 @@ static bool may_overlap(uint32_t kind)
     return kind == QUERY_EXACT || kind == QUERY_SPECULATIVE;
 }
 
-/* May it be worked at beside those in flight? It is of their layer, of another sequence, and waits
- * for nothing. How far the scoring of those is does not count: threads have a part in that, and a
- * replay is to take the same. */
+/* Is it a guess of the layer behind? */
+static bool guesses_behind(const struct record_query *r, const struct query *q)
+{
+    return r->kind == QUERY_SPECULATIVE && r->header.layer == q->header.layer + 1;
+}
+
+/* May it be worked at beside those in flight? It is of their layer, of another sequence, or a guess
+ * of the layer behind, and waits for nothing. How far the scoring of those is does not count:
+ * threads have a part in that, and a replay is to take the same. */
 static bool goes_along(const struct queries *qs, const struct record_query *r)
 {
     const struct core *c = qs->core;
     const struct sequence *s = &c->sequences[r->header.sequence];
     for (uint32_t i = 0; i < qs->n; i++) {
         const struct query *q = row_at(qs, i);
-        if (q->what != QUERY_SELECTS || !may_overlap(q->kind) ||
-            q->header.layer != r->header.layer || q->header.sequence == r->header.sequence)
+        bool beside = q->header.layer == r->header.layer ? q->header.sequence != r->header.sequence
+                                                         : guesses_behind(r, q);
+        if (q->what != QUERY_SELECTS || !may_overlap(q->kind) || !beside)
             return false;
     }
     return may_overlap(r->kind) && s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id &&
@@ -144,12 +151,13 @@ static int take_record(struct queries *qs)
     return 1;
 }
 
-/* As many as a step can have rows, one right after another: what is to move waits for the last. */
+/* Several right after another: what is to move waits for the last. A layer that nobody guesses
+ * comes when those before it are over, so something can move in each step. */
 static int take_rows(struct queries *qs)
 {
     const struct scorer_config *c = &qs->core->config;
     int taken = 0;
-    while (qs->n < c->rows && qs->taken < c->n_sequences && (qs->n == 0 || qs->look)) {
+    while (qs->n < c->rows && (qs->n || qs->taken < c->n_sequences) && (qs->n == 0 || qs->look)) {
         bool alone = qs->n == 0;
         int rc = take_record(qs);
         if (rc < 0)
@@ -187,15 +195,16 @@ static int plan_now(struct queries *qs, struct query *q)
 
 enum { FETCH_ALONE = 2 }; /* with as many commands as it takes, or to fail: query_step does that */
 
-/* The i-th oldest's FETCH, with those of the rows behind it that are ready, too; as few of them as
- * there is room for. 1: it is out; 0: no room now; FETCH_ALONE, also when there was no room for as
- * long as an agent may take; or an error. */
+/* The i-th oldest's FETCH, with those of its layer's rows behind it that are ready, too; as few of
+ * them as there is room for. 1: it is out; 0: no room now; FETCH_ALONE, also when there was no room
+ * for as long as an agent may take; or an error. */
 static int fetch_together(struct queries *qs, uint32_t i)
 {
     struct query *rows[KV_MAX_SEQUENCES];
     uint32_t n = 0;
     int rc = 1;
-    while (i + n < qs->n && (rc = plan_now(qs, row_at(qs, i + n))) == 1) {
+    while (i + n < qs->n && row_at(qs, i + n)->header.layer == row_at(qs, i)->header.layer &&
+           (rc = plan_now(qs, row_at(qs, i + n))) == 1) {
         rows[n] = row_at(qs, i + n);
         n++;
     }

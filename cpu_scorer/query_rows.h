@@ -4,12 +4,14 @@
  * What: the rows of a step ask together. While the first is past AWAIT, those behind it in the ring
  * are begun, too (--rows-in-flight), if they are queries of the same layer, exact or guesses that
  * are attended to, of other sequences, and have their tokens: so the drive scores for a row, or
- * fetches, while this process is at another one. Anything else waits in the ring until no query is
- * in flight. FETCHes and answers leave in the order in which the rows came; where rows are ready in
- * the same turn theirs are one command (query_fetch.h). The ring is looked at when a row has left
- * AWAIT, has all its FETCHes out, or is over, and at no other time: a replay must look as often
- * (recording/recording.h). Who calls it: scorer.c; data thread alone. Failure: as query.h; a row
- * that fails is answered with its status, the others go on.
+ * fetches, while this process is at another one. So are guesses of the layer behind: they are
+ * scored beside this layer, and planned when their sequence's query of this layer is over. Anything
+ * else waits in the ring until no query is in flight. FETCHes and answers leave in the order in
+ * which the rows came; where rows are ready in the same turn theirs are one command
+ * (query_fetch.h). The ring is looked at when a row has left AWAIT, has all its FETCHes out, or is
+ * over, and at no other time: a replay must look as often (recording/recording.h). Who calls it:
+ * scorer.c; data thread alone. Failure: as query.h; a row that fails is answered with its status,
+ * the others go on.
  */
 #pragma once
 

@@ -269,7 +269,7 @@ static uint64_t private_tables(const struct kv_plan_input *in, uint64_t lists, u
 {
     uint64_t blocks = in->ctx_tokens / KV_HOT_BLOCK_TOKENS + 2;
     uint64_t guesses = in->speculates ? (sequences(in) * 12 + 17) * k + lists * 16 : 0;
-    uint64_t rows = in->rows_in_flight ? smaller(in->rows_in_flight, sequences(in)) : 1;
+    uint64_t rows = kv_rows_in_flight(in->rows_in_flight, in->n_sequences, in->speculates);
     uint64_t row = KV_ROW_BYTES + kv_selector_bytes(in->ctx_tokens) + k * (12 + 16 + 16) +
                    4 * (uint64_t)in->geometry.n_heads * in->geometry.head_dim +
                    kv_query_bytes_max(&in->geometry);

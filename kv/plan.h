@@ -31,6 +31,13 @@ static inline uint32_t kv_hot_blocks(uint32_t n_tokens)
     return n_tokens / KV_HOT_BLOCK_TOKENS + (n_tokens % KV_HOT_BLOCK_TOKENS != 0);
 }
 
+/* Queries at once: of each sequence one, and where queries are guessed that of the next layer. */
+static inline uint32_t kv_rows_in_flight(uint32_t asked, uint32_t n_sequences, bool speculates)
+{
+    uint32_t n = (n_sequences ? n_sequences : 1) * (speculates ? 2 : 1);
+    return asked == 0 ? 1 : asked < n ? asked : n;
+}
+
 struct kv_plan_input {
     struct kv_geometry geometry;
     uint32_t n_embd, n_ff, n_vocab;

@@ -49,6 +49,7 @@ static void test_guesses_select_the_same_at_every_place(void **unused)
                                     .placement = i & 4 ? PLACEMENT_BKP : PLACEMENT_RECENCY,
                                     .pin = 0.05,
                                     .reads_hot = i & 8,
+                                    .rows = 1 + i % 3 % 2, /* beside the layer before, or not */
                                     .speculates = true};
             struct scorer_stats s = guessed_request(&o, kinds[k]);
             hash = i ? hash : s.selection_hash;
@@ -70,8 +71,12 @@ static void test_guesses_give_back_what_they_hold(void **unused)
     enum { MOST = PROMPT + 60 };
     (void)unused;
     for (int k = 0; k < 2; k++) {
-        struct rig_options o = {
-            .csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .pin = 0.05, .speculates = true};
+        struct rig_options o = {.csd = true,
+                                .beta = 0.66,
+                                .placement = PLACEMENT_BKP,
+                                .pin = 0.05,
+                                .rows = 4,
+                                .speculates = true};
         struct rig *r = rig_start(&o);
         uint32_t spare = RIG_STAGING - 4 * kv_budget_tokens(&usual, MOST), *slots;
         slots = calloc(spare, sizeof *slots);

@@ -9,6 +9,15 @@ enum { ROWS = 4, STEPS = 12 + TEST_ROUNDS(8) };
 
 static const uint32_t prompts[ROWS] = {600, 300, 340, 280};
 
+/* Shown with what is staged besides. */
+static void stage_question(struct rig *r, const struct rig_question *asked)
+{
+    void *room;
+    assert_int_equal(shm_ring_reserve(&r->gpu[RING_QUERY], sizeof *asked, &room), 0);
+    memcpy(room, asked, sizeof *asked);
+    shm_ring_stage(&r->gpu[RING_QUERY], RECORD_QUERY, sizeof *asked);
+}
+
 /* A layer of a step: all queries are shown at once, each row's new token before or after. */
 static void ask_layer(struct rig *r, struct rig_request *q[ROWS], uint32_t layer,
                       struct rig_question asked[ROWS])
@@ -18,10 +27,7 @@ static void ask_layer(struct rig *r, struct rig_request *q[ROWS], uint32_t layer
         gpu_fill_question(q[i], layer, q[i]->n, QUERY_EXACT, &asked[i]);
         if (q[i]->appended[layer] == q[i]->n && (q[i]->step + layer + i) % 2)
             gpu_append(q[i], layer, 1);
-        void *room;
-        assert_int_equal(shm_ring_reserve(&r->gpu[RING_QUERY], sizeof asked[i], &room), 0);
-        memcpy(room, &asked[i], sizeof asked[i]);
-        shm_ring_stage(&r->gpu[RING_QUERY], RECORD_QUERY, sizeof asked[i]);
+        stage_question(r, &asked[i]);
     }
     shm_ring_flush(&r->gpu[RING_QUERY]);
     for (uint32_t i = 0; i < ROWS; i++)
@@ -189,6 +195,32 @@ static void test_a_row_is_scored_while_the_one_before_is_fetched(void **unused)
     overlaps = count_overlaps(1, false, &pairs);
     assert_true(pairs > 0);
     assert_int_equal(overlaps, 0);
+}
+
+/* A drive that is done with a layer's query only when it has the next layer's guess gets it: so it
+ * has work from layer to layer, of one sequence, too. */
+static void test_a_guess_is_scored_beside_the_layer_before(void **unused)
+{
+    struct rig_options o = {
+        .csd = true, .beta = 0.25, .rows = 2, .speculates = true, .gpu_drop = 1};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, prompts[0], prompts[0] + 1, &usual, 0);
+    struct rig_question asked[2];
+    (void)unused;
+    gpu_prefill(q);
+    rig_settle(r);
+    atomic_store_explicit(&r->agent->rows, 2, memory_order_relaxed);
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        gpu_fill_question(q, layer, q->n, layer ? QUERY_SPECULATIVE : QUERY_EXACT, &asked[layer]);
+        stage_question(r, &asked[layer]);
+    }
+    shm_ring_flush(&r->gpu[RING_QUERY]);
+    for (uint32_t layer = 0; layer < 2; layer++)
+        assert_int_equal(gpu_answer(q, layer, q->n, &asked[layer]), 0);
+    assert_true(span_of(r->agent, RECORD_AGENT_QUERY, 0, 1, q->step)->began <
+                span_of(r->agent, RECORD_AGENT_QUERY, 0, 0, q->step)->ended);
+    gpu_end(q);
+    rig_stop(r);
 }
 
 /* ---- one command for several rows ------------------------------------------------------------ */
@@ -487,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_any_number_of_rows_selects_the_same),
         cmocka_unit_test(test_every_policy_selects_the_same),
         cmocka_unit_test(test_a_row_is_scored_while_the_one_before_is_fetched),
+        cmocka_unit_test(test_a_guess_is_scored_beside_the_layer_before),
         cmocka_unit_test(test_rows_that_are_ready_are_fetched_together),
         cmocka_unit_test(test_fewer_rows_are_fetched_together_where_room_is_short),
         cmocka_unit_test(test_one_row_fails_and_the_others_go_on),
