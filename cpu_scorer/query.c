@@ -196,9 +196,26 @@ static void count_chosen(const struct query *q, uint32_t k)
     counts->queries++;
 }
 
-/* The selection into answer.positions; what is attended to is hashed. */
+/* Its sequence's query of the layer before, if that is in flight still: a guess may be so early. */
+static const struct query *query_before(const struct queries *qs, const struct query *q)
+{
+    for (uint32_t i = 0; i < qs->core->config.rows; i++) {
+        const struct query *other = &qs->rows[i];
+        if (other->phase != QUERY_NONE && other->sequence == q->sequence &&
+            other->header.layer + 1 == q->header.layer)
+            return other;
+    }
+    return NULL;
+}
+
+/* The selection into answer.positions; what is attended to is hashed, layer after layer. */
 static int step_select(struct queries *qs, struct query *q)
 {
+    const struct query *before = query_before(qs, q);
+    if (before && before->phase <= QUERY_SELECT) {
+        enter(qs, q, QUERY_SELECT); /* that one has a deadline of its own */
+        return 0;
+    }
     struct scorer_stats *stats = &q->sequence->stats;
     int64_t start = clock_now_ns();
     STAGE_BEGIN_AT(select, &q->header);
@@ -285,25 +302,13 @@ static int plan_answer(struct core *c, struct query *q)
     return 0;
 }
 
-/* Is its sequence's query of the layer before in flight still? That of a guess may be. */
-static bool follows_own(const struct queries *qs, const struct query *q)
-{
-    for (uint32_t i = 0; i < qs->core->config.rows; i++) {
-        const struct query *other = &qs->rows[i];
-        if (other->phase != QUERY_NONE && other->sequence == q->sequence &&
-            other->header.layer + 1 == q->header.layer)
-            return true;
-    }
-    return false;
-}
-
 /* What is to be brought. Rows are planned before it is their turn, so nothing here may be seen by
  * another sequence: staging slots are taken in the rows' order (query_place). */
 static int step_plan(struct queries *qs, struct query *q)
 {
     struct core *c = qs->core;
-    if (!q->released && follows_own(qs, q)) {
-        enter(qs, q, QUERY_PLAN); /* that one has a deadline of its own */
+    if (query_before(qs, q)) { /* it decides what the GPU has */
+        enter(qs, q, QUERY_PLAN);
         return 0;
     }
     int rc = q->what == QUERY_READS   ? plan_read(q)
@@ -594,7 +599,7 @@ static void begin(struct queries *qs, struct query *q, const struct record_heade
     answer_begin(&q->answer);
     enter(qs, q, QUERY_AWAIT);
     q->status = check_query(qs->core, q);
-    q->released = q->status || !follows_own(qs, q);
+    q->released = q->status || !query_before(qs, q);
     if (!q->status && q->ahead)
         holding_keep_newest(qs->core, q->sequence);
     else if (!q->status && q->released)

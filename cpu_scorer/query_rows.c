@@ -151,6 +151,22 @@ static int take_record(struct queries *qs)
     return 1;
 }
 
+/* What is in flight goes to the evaluator, in the rows' order, when one has been taken beside
+ * others, before anything else is done: what is done of those depends on threads. 1, or an error.
+ */
+static int begin_rows(struct queries *qs)
+{
+    for (uint32_t i = 0; i < qs->n; i++) {
+        struct query *q = row_at(qs, i);
+        int rc = 1;
+        while (rc > 0 && (q->phase == QUERY_AWAIT || (q->phase == QUERY_SCORE && !q->begun)))
+            rc = query_step(qs, q);
+        if (rc < 0)
+            return rc;
+    }
+    return 1;
+}
+
 /* Several right after another: what is to move waits for the last. A layer that nobody guesses
  * comes when those before it are over, so something can move in each step. */
 static int take_rows(struct queries *qs)
@@ -158,11 +174,13 @@ static int take_rows(struct queries *qs)
     const struct scorer_config *c = &qs->core->config;
     int taken = 0;
     while (qs->n < c->rows && (qs->n || qs->taken < c->n_sequences) && (qs->n == 0 || qs->look)) {
-        bool alone = qs->n == 0;
+        uint32_t beside = qs->n;
         int rc = take_record(qs);
+        if (beside && qs->n > beside)
+            rc = begin_rows(qs);
         if (rc < 0)
             return rc;
-        if (rc == 0 || alone)
+        if (rc == 0 || !beside)
             qs->look = false; /* the first has to leave AWAIT */
         if (rc == 0)
             break;

@@ -95,6 +95,7 @@ several() { # DESCRIPTION OPTIONS...
 }
 several "several at once"
 several "several at once, guessed" --speculate verify
+several "several at once, guesses attended to" --speculate on --exact-layers 1 --rows-in-flight 8
 several "several at once, by recency" --placement recency
 several "several at once, by keys" --policy leoam
 

@@ -314,7 +314,8 @@ static void print_head(void)
         "count every access and name no rate, have a limit here that is not theirs, and count "
         "less. "
         "The drive is modelled, `--csd-model %s`: no measurement of a real one; its pool lies "
-        "in memory, and the GPU is the machine's OpenCL device, with memory of its own (hot entries are "
+        "in memory, and the GPU is the machine's OpenCL device, with memory of its own (hot "
+        "entries are "
         "copied to it). " COMPARISON_SCORE "\n\n",
         BATCH, steps, ALPHA, ALPHA, HOT_SHARE, PLACEMENT_LIVE_RATE, point_csd_model());
     comparison_print_legend();
