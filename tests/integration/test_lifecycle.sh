@@ -162,6 +162,16 @@ run_signalled TERM test -s "$work/out"
 run_signalled HUP test -s "$work/out"
 run_signalled TERM test -e "$run_dir/lock"
 
+# --- and a signal to up --detach while it starts
+mkdir "$work/tmp"
+TMPDIR=$work/tmp "$hillinfer" up --detach "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" 2>"$work/err" &
+request=$!
+while [ ! -e "$run_dir/lock" ] && kill -0 "$request" 2>/dev/null; do sleep 0.01; done
+kill -TERM "$request"
+wait "$request"
+expect "SIGTERM to up --detach that is not ready: exit code, temporary files" "$? $(ls "$work/tmp")" "130 "
+expect_nothing_left
+
 # --- kill -9 of the coordinator of a run: another one goes on with its request. Of all of a run: the next start cleans up
 "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 250 --temp 0 --ignore-eos --json \
     >"$work/out" 2>"$work/err" &
