@@ -232,6 +232,7 @@ for setting in "-c 8192" --hot-mb=64 --no-such-option leftover; do # are not dro
     expect "it names it" "$(grep -c -e "${setting%%[ =]*}" "$work/err")" 1
 done
 expect_one_line "hillinfer chat with another model" 100 "$hillinfer" chat --run-dir "$run_dir" -m "$work/wired.gguf"
+expect_one_line "hillinfer chat with another model in the environment" 100 env HILL_MODEL="$work/wired.gguf" "$hillinfer" chat --run-dir "$run_dir"
 down
 echo 'Say yes.' | "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -c 512 -n 8 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "hillinfer chat with a pipeline of its own: exit code" $? 0
