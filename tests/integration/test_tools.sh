@@ -169,6 +169,15 @@ printf '#!/bin/sh\necho "Error: no permission to watch" >&2\nexit 255\n' >"$work
 chmod +x "$work/broken/perf"
 expect_one_line "perf that may not" 111 env PATH="$work/broken:$PATH" "$hillinfer" perf gpu_worker "${both[@]}"
 expect_match "perf that may not says so itself" "$work/err" 'no permission to watch'
+printf '#!/bin/sh\n' >"$work/broken/perf"
+expect_one_line "perf that samples nothing" 1 env PATH="$work/broken:$PATH" "$hillinfer" perf gpu_worker "${both[@]}"
+printf '#!/bin/sh\nexec sleep 60\n' >"$work/broken/perf"
+PATH="$work/broken:$PATH" "$hillinfer" perf gpu_worker "${both[@]}" 2>"$work/err" &
+watcher=$!
+wait_for 20 pgrep -P "$watcher" -x sleep >/dev/null || fail "perf does not record"
+kill -TERM "$watcher"
+wait "$watcher"
+expect "SIGTERM to perf: exit code; what it and the others leave" "$? $(find "$state_dir" -name 'perf-*')" "130 "
 
 # --- perf: each stage's functions by name
 perf_works=""
