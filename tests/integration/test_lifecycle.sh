@@ -25,6 +25,7 @@ echo "a line of the first" >>"$state_dir/hillinfer.log"
 expect_one_line "up while up" 100 "$hillinfer" up --detach --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/model.gguf"
 expect "up while up: the first one's log" "$(grep -c 'a line of the first' "$state_dir/hillinfer.log")" 1
 expect_one_line "up in another run folder while up" 100 "$hillinfer" up --detach --run-dir "$work/other" --state-dir "$state_dir" -m "$work/model.gguf"
+expect "up in another run folder while up: names a way on" "$(grep -c -e '--state-dir DIR or --csd file:OTHER' "$work/err")" 1
 expect "up in another run folder while up: the first one's log" "$(grep -c 'a line of the first' "$state_dir/hillinfer.log")" 1
 
 # --- a malformed message is counted and answered, never fatal; the pipeline goes on (tests/proto has the many forms)
