@@ -66,7 +66,8 @@ static int take_lock(struct run_folder *folder, struct hill_why *why)
             return hill_fail(
                 why, HILL_E_BUSY,
                 "another pipeline runs in run folder %.200s: hillinfer status shows it, "
-                "hillinfer down ends it, another --run-dir starts one beside it",
+                "hillinfer down ends it, another --run-dir and --state-dir (or --csd none) start "
+                "one beside it",
                 folder->path);
         }
         if (fstat(fd, &ours) == 0 && stat(name, &named) == 0 && ours.st_ino == named.st_ino) {

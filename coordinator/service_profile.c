@@ -331,7 +331,7 @@ void profile_take_request(void *owner, struct arrival *a)
     else if (sv->book.running || sv->book.first)
         text = "a request runs or waits: speeds are measured between requests";
     else if (sv->profile.asked)
-        text = "they are being measured already";
+        text = "speeds are being measured right now: try again in a second";
     else if (sv->supervisor->change != CHANGE_NONE || !supervisor_ready(sv->supervisor))
         text = "the pipeline is not ready yet";
     if (text) {

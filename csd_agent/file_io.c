@@ -219,7 +219,9 @@ static int check_and_lock(struct file_io *io, const char *path, struct hill_why 
     if (err)
         return hill_fail(why, err == EWOULDBLOCK ? HILL_E_BUSY : hill_from_errno(err),
                          "cannot lock cold pool '%.300s': %s", path,
-                         err == EWOULDBLOCK ? "another agent uses it" : strerror(err));
+                         err != EWOULDBLOCK ? strerror(err)
+                                            : "another agent uses it; --state-dir DIR or --csd "
+                                              "file:OTHER gives this one its own");
     return 0;
 }
 

@@ -315,8 +315,8 @@ static void conclude(struct request *r, int rc, const char *text)
     struct save *save = r->save;
     /* an order may have come while the session was being saved at the end: it is next */
     bool answer = save ? save->answer : r->save_path != NULL;
-    if (rc)
-        log_warn("request %llu: %s", (unsigned long long)r->prefill->identity, text);
+    if (rc) /* who asked for it is told, and says so */
+        log_debug("request %llu: %s", (unsigned long long)r->prefill->identity, text);
     if (answer) {
         tell(r->w, r->prefill->request_id, rc, rc ? text : "", save ? &save->header : NULL);
         free(r->save_path);

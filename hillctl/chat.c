@@ -126,7 +126,10 @@ static int say_failure(const struct chat *chat, int code, const struct hill_why 
 {
     fprintf(stderr, "hillctl: %s\n", why->text);
     if (code == HILL_E_TOO_LONG)
-        tell(chat, "[the chat is as it was; /undo takes its last turn away, /clear begins anew]");
+        tell(chat, conversation_turns(&chat->conversation)
+                       ? "[the chat is as it was; /undo takes its last turn away, /clear begins "
+                         "anew]"
+                       : "[the chat is as it was]");
     bool lost = code == HILL_E_PEER_GONE || code == HILL_E_IO || code == HILL_E_NOMEM;
     return chat->lines.terminal && !lost ? 0 : code;
 }
@@ -178,6 +181,7 @@ static int add_turn(struct chat *chat, const char *text, size_t bytes, struct hi
 static int take_turn(struct chat *chat, const char *text, size_t bytes)
 {
     struct hill_why why = {""};
+    bool had_read = chat->read;
     int code = add_turn(chat, text, bytes, &why);
     if (code)
         return say_failure(chat, code, &why);
@@ -186,7 +190,10 @@ static int take_turn(struct chat *chat, const char *text, size_t bytes)
         conversation_drop(&chat->conversation, 1);
     if (code > 0)
         tell(chat, "[stopped before the answer began; what you said is not part of the chat]");
-    return code < 0 ? say_failure(chat, code, &why) : 0;
+    int end = code < 0 ? say_failure(chat, code, &why) : 0;
+    if (code && had_read)
+        tell(chat, "[what was read went with that turn: /read it again, or a shorter part of it]");
+    return end;
 }
 
 /* ---- commands ---------------------------------------------------------------------------- */
@@ -210,9 +217,13 @@ static int set_system(struct chat *chat, const char *argument)
         fprintf(stderr, "%s\n", now ? now : "[the template's own system text, if it has one]");
         return 0;
     }
-    int code = conversation_set_system(&chat->conversation,
-                                       strcmp(argument, "-") == 0 ? NULL : argument, &why);
-    return code ? say_failure(chat, code, &why) : 0;
+    bool own = strcmp(argument, "-") == 0;
+    int code = conversation_set_system(&chat->conversation, own ? NULL : argument, &why);
+    if (code)
+        return say_failure(chat, code, &why);
+    tell(chat, own ? "[the system text is the template's own, if it has one]"
+                   : "[the system text is set]");
+    return 0;
 }
 
 static int undo(struct chat *chat, const char *argument)
@@ -265,24 +276,32 @@ static int save(struct chat *chat, const char *argument)
 {
     static const char *const roles[] = {"system", "user", "assistant"};
     const struct conversation *c = &chat->conversation;
+    struct hill_why why = {""};
     json_t *list = json_array();
     bool all = true;
+    int code = 0;
     for (unsigned i = 0; i < c->count; i++)
         all &= !json_array_append_new(
             list, json_pack("{s:s, s:s%}", "role", roles[c->messages[i].role], "content",
                             c->messages[i].text, (size_t)c->messages[i].bytes));
     int fd = *argument && all ? open(argument, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
     if (!*argument)
-        fprintf(stderr, "hillctl: /save needs a FILE\n");
+        code = hill_fail(&why, HILL_E_INVALID, "/save needs a FILE");
     else if (!all)
-        fprintf(stderr, "hillctl: the chat cannot be saved in %s: a turn is not UTF-8\n", argument);
+        code = hill_fail(&why, HILL_E_INVALID,
+                         "the chat cannot be saved in %.300s: a turn is not UTF-8", argument);
     else if (fd < 0)
-        fprintf(stderr, "hillctl: the chat cannot be saved in %s: %s\n", argument, strerror(errno));
+        code = hill_fail(&why, HILL_E_INVALID, "the chat cannot be saved in %.300s: %s", argument,
+                         strerror(errno));
     else if (json_dumpfd(list, fd, JSON_INDENT(2)) || write(fd, "\n", 1) != 1)
-        fprintf(stderr, "hillctl: writing the chat to %s failed\n", argument);
+        code = hill_fail(&why, HILL_E_NOSPACE, "writing the chat to %.300s failed", argument);
     if (fd >= 0)
         close(fd);
     json_decref(list);
+    if (code)
+        return say_failure(chat, code, &why);
+    if (chat->lines.terminal)
+        fprintf(stderr, "[saved in %s]\n", argument);
     return 0;
 }
 

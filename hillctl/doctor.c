@@ -45,6 +45,7 @@ struct finding {
 
 struct machine {
     char state_dir[HILL_PATH_BYTES];
+    size_t made;             /* length of its first part that was not there; 0: all was */
     char programs[PATH_MAX]; /* folder of this program and its fellows */
     int scrap_fd;            /* in the state folder; -1: it cannot be written */
     bool scrap_direct;
@@ -308,17 +309,33 @@ static const struct {
 
 #define CHECK_COUNT (sizeof checks / sizeof checks[0])
 
-/* The folder and what leads to it; what is there already is fine. */
-static void make_folders(const char *path)
+/* The folder and what leads to it; what is there already is fine. The length of the first part that
+ * was made. */
+static size_t make_folders(const char *path)
 {
     char part[HILL_PATH_BYTES];
+    size_t made = 0;
     snprintf(part, sizeof part, "%s", path);
     for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        mkdir(part, 0700);
+        if (mkdir(part, 0700) == 0 && !made)
+            made = strlen(part);
         *slash = '/';
     }
-    mkdir(part, 0700);
+    if (mkdir(part, 0700) == 0 && !made)
+        made = strlen(part);
+    return made;
+}
+
+static void remove_made_folders(const struct machine *m)
+{
+    char part[HILL_PATH_BYTES];
+    snprintf(part, sizeof part, "%s", m->state_dir);
+    char *end = m->made ? part + strlen(part) : NULL;
+    for (; end && end >= part + m->made; end = strrchr(part, '/')) {
+        *end = '\0';
+        rmdir(part);
+    }
 }
 
 static int machine_open(struct machine *m, const struct options *options, struct hill_why *why)
@@ -331,7 +348,8 @@ static int machine_open(struct machine *m, const struct options *options, struct
     char *slash = strrchr(m->programs, '/');
     if (slash)
         *slash = '\0';
-    make_folders(m->state_dir); /* as the coordinator would; a failure shows in the next line */
+    /* as the coordinator would; a failure shows in the next line */
+    m->made = make_folders(m->state_dir);
     m->scrap_fd = probe_open_scrap(m->state_dir, true, &m->direct_why);
     m->scrap_direct = m->scrap_fd >= 0;
     if (m->scrap_fd < 0)
@@ -384,6 +402,7 @@ static int examine(const struct options *options, struct hill_why *why)
         print_lines(findings, can_run);
     if (machine.scrap_fd >= 0)
         close(machine.scrap_fd);
+    remove_made_folders(&machine);
     return code || can_run ? code : HILL_E_NODEV;
 }
 

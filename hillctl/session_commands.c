@@ -92,7 +92,8 @@ int command_save(int argc, char **argv)
                     .summary = "Save a running request's session; the request goes on. REQUEST is "
                                "its number in hillctl status; 0: the only one that runs.",
                     .example = "hillctl save 3 /var/tmp/report.session",
-                    .positional_max = 2}};
+                    .positional_max = 2},
+        .needs = "save needs REQUEST and FILE; try hillctl save --help"};
     int left = short_command_begin(&c, argc, argv);
     if (left != 0)
         return left - 1;
@@ -101,10 +102,7 @@ int command_save(int argc, char **argv)
     int64_t id = 0;
     Hill__SaveSession save = HILL__SAVE_SESSION__INIT;
     int code = 0;
-    if (options_positional_count(c.options) != 2)
-        code =
-            hill_fail(&why, HILL_E_INVALID, "save needs REQUEST and FILE; try hillctl save --help");
-    else if (options_read_integer(options_positional(c.options, 0), &id) || id < 0)
+    if (options_read_integer(options_positional(c.options, 0), &id) || id < 0)
         code = hill_fail(&why, HILL_E_INVALID, "'%.100s' is no request's number",
                          options_positional(c.options, 0));
     if (!code)

@@ -22,7 +22,11 @@ int short_command_begin(struct short_command *c, int argc, char **argv)
         return 1 + (started == 1 ? 0 : hill_exit_code(started));
     char run_dir[HILL_PATH_BYTES];
     struct hill_why why;
-    int code = hill_run_dir(run_dir, c->options, &why);
+    int code = 0;
+    if (c->needs && options_positional_count(c->options) < c->program.positional_max)
+        code = hill_fail(&why, HILL_E_INVALID, "%s", c->needs);
+    if (code == 0)
+        code = hill_run_dir(run_dir, c->options, &why);
     if (code == 0)
         code = client_open(&c->client, run_dir, &why);
     if (code != 0) {

@@ -14,6 +14,7 @@
 struct short_command {
     struct option_program program; /* the caller fills name, usage, summary, example */
     struct option_table own;       /* the command's own options; count 0: none */
+    const char *needs;             /* said where program.positional_max is not reached; or NULL */
     struct option_table tables[5];
     struct options *options;
     struct client client;

@@ -178,14 +178,13 @@ int command_trace(int argc, char **argv)
                                     "ends the recording early and writes the file.",
                                 .example = "hillctl trace /tmp/trace.json --seconds 2",
                                 .positional_max = 1},
+                    .needs = "trace needs the FILE that is written; try hillctl trace --help",
                     .own = {.title = "trace", .specs = trace_specs, .count = 1}}};
     int left = short_command_begin(&w.command, argc, argv);
     if (left != 0)
         return left - 1;
     struct hill_why why = {""};
-    int code = options_positional_count(w.command.options)
-                   ? open_output(&w, options_positional(w.command.options, 0), &why)
-                   : hill_fail(&why, HILL_E_INVALID, "no FILE to write the trace to; try --help");
+    int code = open_output(&w, options_positional(w.command.options, 0), &why);
     if (code == 0) {
         code = watch(&w, options_real(w.command.options, "seconds"), &why);
         bool cancelled = code == HILL_E_CANCELLED;

@@ -108,6 +108,7 @@ expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/s
 
 # ---- /save ----
 printf 'Say \377.\n/save %s\n' "$work/saved" | hillctl chat -n 2 --temp 0 >"$work/said" 2>"$work/said.err"
+expect "a turn that is not UTF-8 is not saved: exit code" $? 100
 expect "a turn that is not UTF-8 is not saved without a word" "$(grep -c 'not UTF-8' "$work/said.err") $([ -e "$work/saved" ] && echo there)" "1 "
 
 # ---- documents: before what is said next, as if it were typed; lines of a file from elsewhere ----
@@ -206,6 +207,13 @@ expect "Ctrl-D ends it: exit code" $? 0
 : >"$screen"
 open_terminal
 wait_for 20 shown 1 '/help lists' || fail "the second chat did not begin: $(cat "$screen")"
+press "/read $work/long\nWhat is my name?\n"
+wait_for 30 shown 1 'what was read went with that turn' || fail "a document that is too long: $(tail -n 3 "$screen")"
+expect "where there is no turn /undo is not named" "$(shown 1 'the chat is as it was\]$' && echo yes)" yes
+press "/system Be short.\n/save $work/nowhere/chat\n/save $work/terse\n"
+wait_for 30 shown 1 "saved in $work/terse\]" || fail "/save on a terminal: $(tail -n 3 "$screen")"
+expect "/system is told, and a /save that fails ends no chat" \
+    "$(shown 1 'system text is set' && shown 1 'nowhere/chat: No such file' && jq -r '.[0].content' "$work/terse")" "Be short."
 press 'Write a very long story about a lighthouse, a storm and a cat.\n'
 wait_for 60 shown 1 "$(printf '\033')\[K[^p]" || fail "its story did not begin"
 pkill -TERM -f -- "^$bin/hillctl chat --run-dir $run_dir"
@@ -232,6 +240,7 @@ for setting in "-c 8192" --hot-mb=64 --no-such-option leftover; do # are not dro
     expect "it names it" "$(grep -c -e "${setting%%[ =]*}" "$work/err")" 1
 done
 expect_one_line "hillinfer chat with another model" 100 "$hillinfer" chat --run-dir "$run_dir" -m "$work/wired.gguf"
+expect_one_line "hillinfer chat with another model in the environment" 100 env HILL_MODEL="$work/wired.gguf" "$hillinfer" chat --run-dir "$run_dir"
 down
 echo 'Say yes.' | "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -c 512 -n 8 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "hillinfer chat with a pipeline of its own: exit code" $? 0

@@ -24,6 +24,9 @@ expect "status" "$("$hillinfer" status --json --run-dir "$run_dir" | jq -r '[.re
 echo "a line of the first" >>"$state_dir/hillinfer.log"
 expect_one_line "up while up" 100 "$hillinfer" up --detach --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/model.gguf"
 expect "up while up: the first one's log" "$(grep -c 'a line of the first' "$state_dir/hillinfer.log")" 1
+expect_one_line "up in another run folder while up" 100 "$hillinfer" up --detach --run-dir "$work/other" --state-dir "$state_dir" -m "$work/model.gguf"
+expect "up in another run folder while up: names a way on" "$(grep -c -e '--state-dir DIR or --csd file:OTHER' "$work/err")" 1
+expect "up in another run folder while up: the first one's log" "$(grep -c 'a line of the first' "$state_dir/hillinfer.log")" 1
 
 # --- a malformed message is counted and answered, never fatal; the pipeline goes on (tests/proto has the many forms)
 # --- attach and detach between requests
@@ -159,6 +162,16 @@ run_signalled() { # SIGNAL COMMAND...: once the command succeeds
 run_signalled TERM test -s "$work/out"
 run_signalled HUP test -s "$work/out"
 run_signalled TERM test -e "$run_dir/lock"
+
+# --- and a signal to up --detach while it starts
+mkdir "$work/tmp"
+TMPDIR=$work/tmp "$hillinfer" up --detach "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" 2>"$work/err" &
+request=$!
+while [ ! -e "$run_dir/lock" ] && kill -0 "$request" 2>/dev/null; do sleep 0.01; done
+kill -TERM "$request"
+wait "$request"
+expect "SIGTERM to up --detach that is not ready: exit code, temporary files" "$? $(ls "$work/tmp")" "130 "
+expect_nothing_left
 
 # --- kill -9 of the coordinator of a run: another one goes on with its request. Of all of a run: the next start cleans up
 "$hillinfer" run "${options[@]}" --run-dir "$run_dir" --state-dir "$state_dir" -f "$work/prompt" -n 250 --temp 0 --ignore-eos --json \

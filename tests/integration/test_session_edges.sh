@@ -46,6 +46,7 @@ flock 8
 generate 5 "$work/out" --save "$work/busy"
 expect "a file that is being saved: exit code" $? 100
 expect "a file that is being saved: says so" "$(grep -c 'is being saved already' "$work/out.err")" 1
+expect "a file that is being saved: told once in the log" "$(grep -c 'is being saved already' "$log")" 1
 expect "a file that is being saved: started again" "$(grep -c 'it waits\|starting it again' "$log")" 0
 exec 8>&-
 # a socket of that name cannot be opened, as a disk that is offline (ENXIO): nobody's device is gone

@@ -15,9 +15,9 @@ expect "doctor: exit code" $? 0
 expect "doctor: nothing on stderr" "$(cat "$work/err")" ""
 expect "doctor: lines of another form" "$(grep -vcE '^(ok|warn)  +[A-Za-z/]' "$work/out")" 1
 expect_match "doctor: its verdict" "$work/out" '^the pipeline can run here$'
-"$hillinfer" doctor --json "${both[@]}" >"$work/out" || fail "doctor --json"
+"$hillinfer" doctor --json "${both[@]}" --state-dir "$work/new/state" >"$work/out" || fail "doctor --json"
 expect "doctor --json" "$(jq -r '[.can_run, .checks.programs.level, .checks.opencl.level, (.checks | length > 10)] | join(" ")' "$work/out")" "true ok ok true"
-expect "doctor leaves no file" "$(find "$state_dir" -type f)" ""
+expect "doctor leaves no file and no folder" "$(ls -d "$state_dir" "$work/new" 2>/dev/null)" ""
 : >"$work/file"
 "$hillinfer" doctor --run-dir "$run_dir" --state-dir "$work/file/state" >"$work/out"
 expect "doctor without a state folder: exit code" $? 111
@@ -59,6 +59,11 @@ fi
 expect_one_line "down with an unknown option" 100 "$hillinfer" down --now --run-dir "$run_dir"
 expect_one_line "logs without a log" 111 "$hillinfer" logs "${both[@]}"
 expect_one_line "perf without a pipeline" 111 "$hillinfer" perf gpu_worker "${both[@]}"
+for command in save trace "save 0"; do
+    # shellcheck disable=SC2086  # words
+    expect_one_line "$command without its arguments" 100 "$hillinfer" $command --run-dir "$run_dir"
+    expect_match "it names where to look" "$work/err" "hillctl ${command%% *} --help"
+done
 expect_one_line "top without a pipeline" 111 "$hillinfer" top --run-dir "$run_dir"
 expect_one_line "perf of nothing" 100 "$hillinfer" perf
 expect_one_line "perf of an unknown stage" 100 "$hillinfer" perf gpu "${both[@]}"
@@ -169,6 +174,15 @@ printf '#!/bin/sh\necho "Error: no permission to watch" >&2\nexit 255\n' >"$work
 chmod +x "$work/broken/perf"
 expect_one_line "perf that may not" 111 env PATH="$work/broken:$PATH" "$hillinfer" perf gpu_worker "${both[@]}"
 expect_match "perf that may not says so itself" "$work/err" 'no permission to watch'
+printf '#!/bin/sh\n' >"$work/broken/perf"
+expect_one_line "perf that samples nothing" 1 env PATH="$work/broken:$PATH" "$hillinfer" perf gpu_worker "${both[@]}"
+printf '#!/bin/sh\nexec sleep 60\n' >"$work/broken/perf"
+PATH="$work/broken:$PATH" "$hillinfer" perf gpu_worker "${both[@]}" 2>"$work/err" &
+watcher=$!
+wait_for 20 pgrep -P "$watcher" -x sleep >/dev/null || fail "perf does not record"
+kill -TERM "$watcher"
+wait "$watcher"
+expect "SIGTERM to perf: exit code; what it and the others leave" "$? $(find "$state_dir" -name 'perf-*')" "130 "
 
 # --- perf: each stage's functions by name
 perf_works=""
