@@ -44,8 +44,8 @@ int pipeline_open(struct pipeline **out, struct settings *settings, struct run_f
         service_open(&p->service, settings, &p->router, &p->supervisor, &hooks);
         supervisor_open(&p->supervisor, settings, folder, &p->router, &hooks);
         requests_take_over(&p->service);
-        if (p->service.book.parked)
-            supervisor_expect_ready(&p->supervisor);
+        if (p->service.book.parked || coordinator_restarts())
+            supervisor_expect_ready(&p->supervisor, p->service.book.parked != NULL);
         code = supervisor_begin(&p->supervisor, why);
         if (!supervisor_kept_tiers(&p->supervisor)) /* before any client asks: nothing is there */
             request_book_stay_away(&p->service.book, false);

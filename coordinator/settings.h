@@ -43,6 +43,7 @@ struct settings {
         uint64_t cap_bytes;
         struct csd_model model;
     } drives[LAYOUT_DRIVES_MAX], before;        /* of several; of the place last attached to */
+    double speeds_before[LAYOUT_DRIVES_MAX];    /* of all places, before that */
     char csd_default_url[HILL_PATH_BYTES + 32]; /* what attach without a URL means */
     uint64_t cold_tokens;  /* of one sequence alone, each layer, that the cold pool holds */
     uint64_t plain_tokens; /* the same of a plain one, for what was admitted while it was there */
@@ -83,7 +84,8 @@ int settings_attach(struct settings *settings, uint32_t drive, const char *url,
 /* The device model of a drive that is attached. */
 const struct csd_model *settings_model(const struct settings *settings, uint32_t drive);
 void settings_detach(struct settings *settings, uint32_t drive);
-/* The one that was attached last is none: who was in its place before keeps its model. */
+/* The one that was attached last is none: who was in its place before keeps its model, and all have
+ * the speeds that they had. */
 void settings_undo_attach(struct settings *settings, uint32_t drive);
 /* All that the options name. */
 int settings_attach_all(struct settings *settings, struct hill_why *why);

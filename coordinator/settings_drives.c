@@ -266,6 +266,9 @@ int settings_attach(struct settings *s, uint32_t drive, const char *url,
                     const struct csd_model *model, struct hill_why *why)
 {
     struct settings_drive before = {.model = s->epoch.csd_model};
+    double speeds[LAYOUT_DRIVES_MAX];
+    for (uint32_t d = 0; d < LAYOUT_DRIVES_MAX; d++)
+        speeds[d] = s->epoch.drives[d].speed;
     if (settings_several(s))
         before = s->drives[drive];
     else
@@ -275,9 +278,11 @@ int settings_attach(struct settings *s, uint32_t drive, const char *url,
     int code = settings_several(s)
                    ? attach_one(s, drive, url, model, 0, why)
                    : attach_only(s, *url ? url : s->csd_default_url, model, like, why);
-    if (!code)
-        s->before = before;
-    return code;
+    if (code)
+        return code;
+    s->before = before;
+    memcpy(s->speeds_before, speeds, sizeof speeds);
+    return 0;
 }
 
 const struct csd_model *settings_model(const struct settings *s, uint32_t drive)
@@ -373,6 +378,7 @@ void settings_undo_attach(struct settings *s, uint32_t drive)
     settings_detach(s, drive);
     if (settings_several(s)) {
         s->drives[drive] = s->before;
+        settings_set_speeds(s, s->speeds_before);
         return;
     }
     s->epoch.csd_model = s->before.model;

@@ -338,10 +338,10 @@ void supervisor_open(struct supervisor *s, struct settings *settings, struct run
     router_register(router, routes, sizeof routes / sizeof *routes, s);
 }
 
-void supervisor_expect_ready(struct supervisor *s)
+void supervisor_expect_ready(struct supervisor *s, bool all)
 {
     for (enum worker w = 0; w < WORKER_COUNT; w++)
-        s->workers.rows[w].ever_ready = s->workers.rows[w].wanted;
+        s->workers.rows[w].ever_ready = s->workers.rows[w].wanted && (all || worker_is_agent(w));
 }
 
 void supervisor_close(struct supervisor *s)

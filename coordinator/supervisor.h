@@ -93,9 +93,10 @@ void supervisor_open(struct supervisor *s, struct settings *settings, struct run
 int supervisor_begin(struct supervisor *s, struct hill_why *why);
 /* Does this epoch have the entries of the one before it? */
 bool supervisor_kept_tiers(const struct supervisor *s);
-/* Requests of a killed coordinator are waited for: its workers were ready, so those of this one are
- * tried as often as workers that have been. */
-void supervisor_expect_ready(struct supervisor *s);
+/* This coordinator comes after a killed one, whose drives were there: its agents are tried as often
+ * as workers that have been ready, and waited for or left as these. all: so are the others, since
+ * requests of that one are waited for. */
+void supervisor_expect_ready(struct supervisor *s, bool all);
 /* The drives, or the device model, are others from now on: the next coordinator is to know. */
 void supervisor_note_drives(struct supervisor *s);
 void supervisor_close(struct supervisor *s); /* safe on a zeroed struct */

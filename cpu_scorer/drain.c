@@ -180,37 +180,63 @@ static bool is_on_drive(const struct drain *d, const struct sequence *s)
     return s->state == SEQUENCE_ACTIVE && stripes_held(d, s) > 0;
 }
 
-/* 1: every sequence has a place for what it has on the drive; 0: some have none, `left` entries. */
-static int plan_places(struct drain *d)
+static bool rests(const struct drain *d, uint32_t i)
+{
+    return d->core->sequences[i].state == SEQUENCE_RESTING;
+}
+
+/* What is free, and what those that rest will give back. */
+static void find_room(const struct drain *d, struct places *p)
+{
+    const struct tiers *t = &d->core->tiers;
+    uint32_t n_layers = d->core->config.geometry.n_layers, n = d->core->config.n_sequences;
+    p->blocks = t->hkm.n_unreserved / n_layers;
+    for (uint32_t i = 0; i < n; i++)
+        p->blocks += rests(d, i) ? tiers_blocks(t, i) : 0;
+    for (uint32_t e = 0; e < t->cold.n_drives; e++) {
+        if (!cold_map_takes(&t->cold, e))
+            continue;
+        p->free[e] = t->cold.drives[e].n_free / n_layers;
+        for (uint32_t i = 0; i < n; i++)
+            p->free[e] += rests(d, i) ? tiers_stripes(t, i, e) : 0;
+    }
+}
+
+/* False: some have no place, `left` entries. Where something rests it goes first (`clears`). */
+static bool plan_places(struct drain *d)
 {
     const struct core *c = d->core;
-    struct places p = {.blocks = c->tiers.hkm.n_unreserved / c->config.geometry.n_layers};
-    for (uint32_t e = 0; e < c->tiers.cold.n_drives; e++)
-        p.free[e] = cold_map_takes(&c->tiers.cold, e)
-                        ? c->tiers.cold.drives[e].n_free / c->config.geometry.n_layers
-                        : 0;
+    struct places p = {.blocks = 0};
+    find_room(d, &p);
     d->done.left = 0;
-    for (uint32_t i = 0; i < c->config.n_sequences; i++)
+    d->clears = false;
+    for (uint32_t i = 0; i < c->config.n_sequences; i++) {
+        d->clears |= rests(d, i);
         if (is_on_drive(d, &c->sequences[i]) && !has_place(d, &c->sequences[i], &p))
             d->done.left += cold_entries(d, &c->sequences[i]);
-    for (uint32_t i = 0; d->done.left == 0 && i < c->config.n_sequences; i++)
+    }
+    d->clears &= d->done.left == 0;
+    for (uint32_t i = 0; d->done.left == 0 && !d->clears && i < c->config.n_sequences; i++)
         if (is_on_drive(d, &c->sequences[i]) && !d->up[i])
             go_over(d, &c->sequences[i], p.stripes[i]);
     return d->done.left == 0;
 }
 
-/* What an earlier epoch has left, and what is being taken up, is somebody's or gone first. */
+/* What an earlier epoch has left, what is being taken up and what ends is somebody's or gone
+ * first. */
 static bool may_plan(const struct drain *d)
 {
     for (uint32_t i = 0; i < d->core->config.n_sequences; i++)
         switch (d->core->sequences[i].state) {
-        case SEQUENCE_DORMANT:
-        case SEQUENCE_ADOPTING:
+        case SEQUENCE_FREE:
+        case SEQUENCE_ACTIVE:
+            break;
         case SEQUENCE_RESTING:
-        case SEQUENCE_CUTTING:
+            if (!d->core->sequences[i].begin_held)
+                break;
             return false;
         default:
-            break;
+            return false;
         }
     return true;
 }
@@ -381,7 +407,7 @@ void drain_begin(struct drain *d, uint32_t drive)
     bool others = false;
     d->drive = drive;
     d->on = true;
-    d->planned = d->told = d->told_over = false;
+    d->planned = d->clears = d->told = d->told_over = false;
     if (is_one_of_several(d)) {
         d->done = (struct scorer_drained){0};
         memset(d->spoilt, 0, sizeof d->spoilt);
@@ -401,6 +427,8 @@ static int pump_several(struct drain *d)
         end_of_several(d, false);
         return 1;
     }
+    if (d->clears)
+        return 1;
     d->planned = true;
     int moved = prepare_all(d);
     if (start_batch(d, &blocked))

@@ -9,11 +9,12 @@
  * well. One of several: its entries go to the others, where these have as many stripes to spare as
  * the sequence has on the drive; else up, where M_0 has blocks for all of its tokens. That is found
  * out for all sequences before anything moves: where one has no place for what it has there,
- * nothing changes, the drive takes entries again, and the answer says how much has none. Who calls
- * it: scorer.c, which has forgotten before what nobody asks for. Failure: an entry that cannot be
- * read stays where it is, and with it all that its request has on the drive then; a query that
- * selects it fails its request, as it would have. A DEMOTE to another drive that fails fails its
- * request, whose end empties the drive of it.
+ * nothing changes, the drive takes entries again, and the answer says how much has none. What rests
+ * is carried nowhere: it goes (`clears`) where all others have a place, its room included. Who
+ * calls it: scorer.c, which has that go, and before what an earlier epoch has left. Failure: an
+ * entry that cannot be read stays where it is, and with it all that its request has on the drive
+ * then; a query that selects it fails its request, as it would have. A DEMOTE to another drive that
+ * fails fails its request, whose end empties the drive of it.
  */
 #pragma once
 
@@ -25,6 +26,7 @@ struct drain {
     struct carry *carry;
     uint32_t drive;
     bool planned;              /* of several: every sequence has a place for what it has there */
+    bool clears;               /* of several: they have, once what rests has gone */
     bool carries;              /* the batch that is under way is this one's */
     bool up[KV_MAX_SEQUENCES]; /* it is hot for good; else it goes to the other drives */
     uint64_t spoilt[KV_MAX_SEQUENCES]; /* request with an entry that cannot be read; 0: none */

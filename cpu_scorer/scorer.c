@@ -143,8 +143,9 @@ void scorer_drain(struct scorer *p, uint32_t drive)
 {
     if (!p->core.config.csd || drive >= p->agent.n_drives)
         return;
-    requests_forget_resting(&p->requests); /* nobody would carry their entries away */
-    requests_forget_dormant(&p->requests); /* those of running requests have been asked for */
+    if (p->agent.n_drives == 1)
+        requests_forget_resting(&p->requests); /* nobody would carry their entries away */
+    requests_forget_dormant(&p->requests);     /* those of running requests have been asked for */
     drain_begin(&p->drain, drive);
 }
 
@@ -197,7 +198,10 @@ static int pump_moves(struct scorer *p, int asked)
 static int pump_carry(struct scorer *p)
 {
     int moved = carry_pump(&p->carry);
-    return moved | drain_pump(&p->drain) | share_out_pump(&p->share_out);
+    moved |= drain_pump(&p->drain);
+    if (p->drain.clears)
+        requests_forget_resting(&p->requests);
+    return moved | share_out_pump(&p->share_out);
 }
 
 /* One turn: everything that can move on now, what frees others first. */

@@ -570,7 +570,7 @@ static void sum_up(struct profile_run *r, struct scorer_profile *out)
                       quantile(r->samples[i], r->n_rounds, 0.25)) /
                      *median[i];
     }
-    out->n_drives = r->m->agent->n_drives > 1 ? r->m->agent->n_drives : 0;
+    out->n_drives = r->m->agent->n_there > 1 ? r->m->agent->n_drives : 0;
     double entry = r->core->tiers.hkm.entry_bytes;
     for (uint32_t d = 0; d < out->n_drives; d++)
         out->drives[d] = (struct scorer_drive_rates){speed_of(&r->part[d], &r->whole[d], entry),

@@ -273,6 +273,31 @@ static void drives_are_attached_as_they_were(void **state)
     assert_string_equal(then.epoch.csd_url, "");
 }
 
+/* A drive that comes makes all shares equal, until they are measured; one that is refused leaves
+ * them as they were. */
+static void an_attach_that_is_undone_leaves_the_speeds(void **state)
+{
+    (void)state;
+    static struct settings s;
+    const double speeds[LAYOUT_DRIVES_MAX] = {1, 5};
+    const char *const urls[] = {"file:/tmp/hill-first", "file:/tmp/hill-second"};
+    struct hill_why why = {""};
+    s.epoch = settings;
+    s.epoch.csd_attached = false;
+    s.epoch.csd_drives = 3;
+    s.options.cold_bytes = 32 << 20;
+    for (uint32_t d = 0; d < 2; d++)
+        assert_int_equal(settings_attach(&s, d, urls[d], NULL, &why), 0);
+    settings_set_speeds(&s, speeds);
+    assert_int_equal(settings_attach(&s, 2, urls[0], NULL, &why), HILL_E_INVALID);
+    assert_int_equal(settings_attach(&s, 2, "file:/tmp/hill-third", NULL, &why), 0);
+    assert_true(s.epoch.drives[1].speed == 0);
+    settings_undo_attach(&s, 2);
+    assert_false(s.epoch.drives[2].attached);
+    for (uint32_t d = 0; d < 3; d++)
+        assert_true(s.epoch.drives[d].speed == speeds[d]);
+}
+
 /* Requests still have entries on a detached drive: the drive of that pool may come, by whatever
  * name. */
 static void one_that_is_read_still_is_known_by_its_pool(void **state)
@@ -331,6 +356,7 @@ int main(void)
         T(what_cannot_be_written_is_not_there),
         T(drives_are_those_that_were_written),
         T(drives_are_attached_as_they_were),
+        T(an_attach_that_is_undone_leaves_the_speeds),
         T(one_that_is_read_still_is_known_by_its_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

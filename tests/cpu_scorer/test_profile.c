@@ -86,6 +86,25 @@ static void test_tiers_of_few_blocks_and_stripes_are_measured_too(void **unused)
     rig_stop(r);
 }
 
+/* Its speed is that of the cold side: nothing is said drive by drive. */
+static void test_of_several_drives_the_last_one_is_measured_as_one(void **unused)
+{
+    (void)unused;
+    struct rig *r = rig_start(&(struct rig_options){.csd = true, .beta = 0.25, .n_drives = 3});
+    assert_int_equal(rig_profile(r)->n_drives, 3);
+    for (uint32_t d = 1; d < 3; d++) {
+        rig_drain_drive(r, d);
+        rig_settle(r);
+    }
+    assert_int_equal(atomic_load_explicit(&r->n_drained, memory_order_acquire), 2);
+    const struct scorer_profile *m = rig_profile(r);
+    if (m->status)
+        fail_msg("%s", m->text);
+    assert_true(sound(&m->median, 1));
+    assert_int_equal(m->n_drives, 0);
+    rig_stop(r);
+}
+
 static void test_refused_while_a_request_runs(void **unused)
 {
     (void)unused;
@@ -179,6 +198,7 @@ int main(void)
         cmocka_unit_test(test_queries_are_of_the_pipelines_importance),
         cmocka_unit_test(test_a_request_after_it_finds_everything_free),
         cmocka_unit_test(test_tiers_of_few_blocks_and_stripes_are_measured_too),
+        cmocka_unit_test(test_of_several_drives_the_last_one_is_measured_as_one),
         cmocka_unit_test(test_refused_while_a_request_runs),
         cmocka_unit_test(test_refused_without_a_drive),
         cmocka_unit_test(test_a_modelled_cpu_takes_its_time_and_changes_nothing),

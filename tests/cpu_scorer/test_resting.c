@@ -293,11 +293,60 @@ static void test_what_was_cut_lies_in_the_same_stripe(void **unused)
     }
 }
 
+static void drain_one(struct rig *r, uint32_t drive, bool over)
+{
+    uint32_t told = atomic_load_explicit(&r->n_drained, memory_order_acquire);
+    int64_t deadline = clock_deadline_ms(60000);
+    rig_drain_drive(r, drive);
+    while (atomic_load_explicit(&r->n_drained, memory_order_acquire) == told) {
+        assert_true(clock_now_ns() < deadline);
+        usleep(200);
+    }
+    assert_int_equal(r->drained.over, over);
+    assert_int_equal(r->drained.left == 0, over);
+}
+
+/* One of two drives is to be left, where one sequence rests and one decodes, with one stripe a
+ * layer on the first drive and two on the other. What rests goes only where the other one's entries
+ * have a place then: in its stripe and one that is free. */
+static void test_what_rests_goes_only_with_a_drive_that_goes(void **unused)
+{
+    (void)unused;
+    for (uint32_t spare = 0; spare < 2; spare++) {
+        struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 2, .speeds = {1, 3}};
+        o.drive_stripes[0] = (2 + spare) * RIG_LAYERS;
+        o.hot_blocks = 6 * RIG_LAYERS; /* not for all tokens of one */
+        struct rig *r = rig_start(&o);
+        struct rig_request *a = open_slot(r, 0), *b = open_slot(r, 1);
+        assert_false(go_on(a, 0, 0, 400, 500));
+        live(a, 3);
+        assert_int_equal(end(a, true, 0).kept_tokens, 403);
+        assert_false(go_on(b, 0, 0, 400, 500));
+        live(b, 3);
+        drain_one(r, 1, spare == 1);
+        assert_int_equal(gpu_decode(b), 0);
+        assert_true(end(b, false, 0).drives[0].tokens > 0);
+        assert_int_equal(go_on(a, a->request_id, 403, 410, 500), spare == 0);
+        live(a, 2);
+        assert_int_equal(end(a, true, 0).kept_tokens, 412);
+        if (spare == 0)
+            drain_one(r, 1, true);
+        assert_int_equal(go_on(a, a->request_id, 412, 420, 500), spare == 1);
+        live(a, 2);
+        end(a, false, 0);
+        assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+        gpu_free(a);
+        gpu_free(b);
+        rig_stop(r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_part_is_gone_on_with),
         cmocka_unit_test(test_what_rests_gives_its_room),
+        cmocka_unit_test(test_what_rests_goes_only_with_a_drive_that_goes),
         cmocka_unit_test(test_what_is_not_there_begins_anew),
         cmocka_unit_test(test_a_cut_that_the_agent_refuses_begins_anew),
         cmocka_unit_test(test_a_cancelled_one_keeps_what_is_whole),

@@ -108,6 +108,32 @@ expect "the drive's process ends in order" $? 0
 expect "its pool is whole" "$("$bin/hill-fsck-pool" --json "$work/there.pool" | jq -c '[.bad_records, .bad_entries, .bad_digests, .twice]')" "[0,0,0,0]"
 listener=0
 
+# --- the coordinator is started again, as after a kill, while the host is away
+started_again() { # ARGUMENTS...
+    HILL_TEST_DRIVE_MS=1000 HILL_COORDINATOR_RESTARTS=1 "$bin/hill-coordinator" "${options[@]}" --run-dir "$run_dir" \
+        --state-dir "$state_dir" --csd "tcp://127.0.0.1:$port" "${keys[@]}" "$@" >"$work/log" 2>&1 &
+    coordinator=$!
+}
+ends() {
+    kill -TERM "$coordinator"
+    wait "$coordinator"
+    expect "$1: the coordinator ends in order" $? 0
+}
+started_again --csd-on-loss degrade
+wait_for 30 ready || fail "degrade: it goes on without the drive: $(cat "$work/log")"
+expect "degrade: no drive" "$(status | jq .csd_attached)" false
+ends degrade
+started_again
+wait_for 30 status_is '.workers.csd_agent.restarts > 0' || fail "wait: the drive is tried again: $(cat "$work/log")"
+listen 127.0.0.1
+wait_for 30 ready || fail "wait: the drive is there again: $(cat "$work/log")"
+answers "the host was away"
+ends wait
+kill -TERM "$listener"
+wait "$listener"
+listener=0
+expect_nothing_left
+
 # --- another network: 5 ms away, and 1 % of the packets are lost
 space=hill-$$ device=hl$$
 if ip netns add "$space" 2>/dev/null; then
