@@ -109,6 +109,18 @@ void supervisor_child_ended(struct supervisor *s, enum worker w)
     child->reap_at_ns = clock_now_ns() + (at_once ? 0 : CLOCK_MS(REAP_DELAY_MS));
 }
 
+void supervisor_new_epoch(struct supervisor *s, const char *reason)
+{
+    drive_lose_drain(s);
+    supervisor_next_epoch(s, true, reason);
+}
+
+void supervisor_uncounted_epoch(struct supervisor *s, const char *reason)
+{
+    drive_lose_drain(s);
+    supervisor_next_epoch(s, false, reason);
+}
+
 /* ---- messages ---------------------------------------------------------------------------- */
 
 static void take_hello(void *owner, struct arrival *a)

@@ -321,10 +321,15 @@ static void lose_one(struct supervisor *s, enum worker w)
     worker_table_want(&s->workers, w, false, clock_now_ns());
 }
 
-void drive_lose(struct supervisor *s, enum worker w)
+void drive_lose_drain(struct supervisor *s)
 {
     if (s->change == CHANGE_DRAINS)
         set_change(s, CHANGE_DETACH_WAITS);
+}
+
+void drive_lose(struct supervisor *s, enum worker w)
+{
+    drive_lose_drain(s);
     if (s->epoch_delayed)
         return; /* all workers were ended to free shared memory: no drive is lost by that */
     if (!worker_is_agent(w) || !s->workers.rows[w].wanted || !s->settings->options.csd_degrades)

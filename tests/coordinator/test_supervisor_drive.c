@@ -1,0 +1,240 @@
+/* Tests of coordinator/supervisor_drive.c: what a change of the drive waits for, and what ends it.
+ * The supervisor and its sockets are real; of workers there are rows, and a socket that listens as
+ * the scorer. Uses a folder below /tmp and segments. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <zmq.h>
+
+#include "base/clock.h"
+#include "coordinator/supervisor.h"
+#include "tests/proto/configure.h"
+
+#define LIMIT_MS 20000
+
+static char folder_path[64];
+static struct settings settings;
+static struct run_folder folder;
+static struct router router;
+static struct supervisor s;
+static void *context, *scorer, *client;
+static bool busy;
+
+static void epoch_ends(void *unused, bool counts)
+{
+    (void)unused, (void)counts;
+}
+static void ending(void *unused, int code, const char *text)
+{
+    (void)unused;
+    fail_msg("the pipeline ends with %d: %s", code, text);
+}
+static void worker_came(void *unused, enum worker w)
+{
+    (void)unused, (void)w;
+}
+static double beta(void *unused)
+{
+    (void)unused;
+    return 0.25;
+}
+static bool is_busy(void *unused)
+{
+    (void)unused;
+    return busy;
+}
+static bool is_reading(void *unused)
+{
+    (void)unused;
+    return false;
+}
+static bool can_go_on(void *unused)
+{
+    (void)unused;
+    return true;
+}
+
+static const struct supervisor_hooks hooks = {.epoch_ends = epoch_ends,
+                                              .ending = ending,
+                                              .worker_came = worker_came,
+                                              .beta = beta,
+                                              .is_busy = is_busy,
+                                              .is_reading = is_reading,
+                                              .can_go_on = can_go_on,
+                                              .keeps_tiers = is_busy};
+
+/* ---- clients, and the scorer ------------------------------------------------------------- */
+
+static void *connect_to(const char *name, const char *identity)
+{
+    char address[128];
+    int none = 0;
+    void *socket = zmq_socket(context, ZMQ_DEALER);
+    snprintf(address, sizeof address, "ipc://%s/%s", folder_path, name);
+    zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof none);
+    zmq_setsockopt(socket, ZMQ_ROUTING_ID, identity, strlen(identity));
+    assert_int_equal(zmq_connect(socket, address), 0);
+    return socket;
+}
+
+/* Turns the coordinator's loop until a message is there. */
+static Hill__Message *await(void *socket)
+{
+    int64_t deadline = clock_deadline_ms(LIMIT_MS);
+    struct hill_why why;
+    Hill__Message *message;
+    while (proto_receive(socket, NULL, &message, &why)) {
+        assert_true(clock_now_ns() < deadline);
+        router_turn(&router);
+        usleep(1000);
+    }
+    return message;
+}
+
+static void take_until(enum drive_change change)
+{
+    int64_t deadline = clock_deadline_ms(LIMIT_MS);
+    while (s.change != change && clock_now_ns() < deadline) {
+        router_turn(&router);
+        usleep(1000);
+    }
+    assert_int_equal(s.change, change);
+}
+
+static void ask_detach(const char *url)
+{
+    Hill__Detach body = HILL__DETACH__INIT;
+    body.url = (char *)url;
+    assert_int_equal(proto_send(client, NULL, &PROTO_MESSAGE(DETACH, detach, &body)), 0);
+}
+
+static void expect_drain(uint32_t drive)
+{
+    Hill__Message *message;
+    while ((message = await(scorer))->body_case != HILL__MESSAGE__BODY_DRAIN)
+        proto_free(message);
+    assert_int_equal(message->drain->drive, drive);
+    proto_free(message);
+}
+
+/* ---- workers ----------------------------------------------------------------------------- */
+
+static void start(enum worker w)
+{
+    worker_table_started(&s.workers, w, (int32_t)w + 1, 1, clock_now_ns());
+}
+
+static void all_are_ready(void)
+{
+    for (enum worker w = 0; w < WORKER_COUNT; w++) {
+        if (!s.workers.rows[w].wanted)
+            continue;
+        if (!worker_running(&s.workers.rows[w]))
+            start(w);
+        worker_table_configured(&s.workers, w, clock_now_ns());
+        worker_table_ready_at(&s.workers, w, clock_now_ns());
+        s.children[w].ready_epoch = s.epoch;
+    }
+    assert_true(supervisor_ready(&s));
+}
+
+/* ---- one pipeline a test ----------------------------------------------------------------- */
+
+static void open_with(const char *const *urls, uint32_t n)
+{
+    const struct layout_input layout = {
+        .geometry = {2, 4, 2, 32, 8}, .ctx_tokens = 128, .n_sequences = 2};
+    struct hill_why why;
+    settings = (struct settings){.epoch = make_settings(&layout, 0),
+                                 .limits = {INT64_C(1000000000000), INT64_C(1000000000000)}};
+    settings.epoch.hot_bytes = 1 << 20;
+    settings.epoch.csd_attached = true;
+    settings.epoch.csd_drives = n > 1 ? n : 0;
+    snprintf(settings.csd_url, sizeof settings.csd_url, "%s", urls[0]);
+    for (uint32_t d = 0; d < n; d++) {
+        snprintf(settings.drives[d].url, sizeof settings.drives[d].url, "%s", urls[d]);
+        settings.epoch.drives[d].attached = n > 1;
+    }
+    settings.epoch.csd_url = settings.csd_url;
+    folder = (struct run_folder){.run_id = (uint64_t)getpid(), .lock_fd = -1};
+    snprintf(folder.path, sizeof folder.path, "%s", folder_path);
+    assert_int_equal(router_open(&router, folder_path, &s.workers, &why), 0);
+    supervisor_open(&s, &settings, &folder, &router, &hooks);
+    assert_int_equal(supervisor_begin(&s, &why), 0);
+    context = zmq_ctx_new();
+    scorer = connect_to("worker.sock", "scorer");
+    client = connect_to("control.sock", "client");
+    Hill__Hello hello = HILL__HELLO__INIT; /* for the socket's address; it is of no process */
+    start(WORKER_SCORER);
+    hello.role = HILL__ROLE__ROLE_CPU_SCORER;
+    hello.pid = s.workers.rows[WORKER_SCORER].pid;
+    hello.version = (char *)HILL_VERSION;
+    hello.protocol_version = PROTO_VERSION;
+    hello.records_version = PROTO_RECORDS_VERSION;
+    assert_int_equal(proto_send(scorer, NULL, &PROTO_MESSAGE(HELLO, hello, &hello)), 0);
+    proto_free(await(scorer)); /* Configure */
+    all_are_ready();
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    busy = false;
+    strcpy(folder_path, "/tmp/hill-drive-XXXXXX");
+    return mkdtemp(folder_path) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    char command[96];
+    (void)state;
+    zmq_close(scorer);
+    zmq_close(client);
+    zmq_ctx_term(context);
+    supervisor_close(&s);
+    router_close(&router);
+    snprintf(command, sizeof command, "rm -rf %s", folder_path);
+    return system(command);
+}
+
+static const char *const two[] = {"file:/1.pool", "file:/2.pool"};
+
+/* An entry that is damaged begins an epoch with all workers alive: the new scorer is asked anew. */
+static void a_drain_is_asked_for_again_in_another_epoch(void **state)
+{
+    (void)state;
+    open_with(two, 2);
+    busy = true;
+    ask_detach(two[1]);
+    take_until(CHANGE_DETACH_WAITS);
+    supervisor_settled(&s);
+    expect_drain(1);
+    assert_int_equal(s.change, CHANGE_DRAINS);
+    for (int i = 0; i < 2; i++) {
+        if (i == 0)
+            supervisor_uncounted_epoch(&s, "an entry is damaged");
+        else
+            supervisor_new_epoch(&s, "the GPU worker lost a peer");
+        all_are_ready();
+        supervisor_settled(&s);
+        expect_drain(1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_drain_is_asked_for_again_in_another_epoch, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
