@@ -1,6 +1,6 @@
 /* Tests of coordinator/supervisor_drive.c: what a change of the drive waits for, and what ends it.
- * The supervisor and its sockets are real; of workers there are rows, and a socket that listens as
- * the scorer. Uses a folder below /tmp and segments. */
+ * The supervisor and its sockets are real; of workers there are rows, a socket that listens as the
+ * scorer, and a process where one is to end. Uses a folder below /tmp and segments. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,9 +8,12 @@
 
 #include <cmocka.h>
 
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <zmq.h>
@@ -20,6 +23,7 @@
 #include "tests/proto/configure.h"
 
 #define LIMIT_MS 20000
+#define SECOND   (WORKER_AGENT + 1) /* the agent of the second drive */
 
 static char folder_path[64];
 static struct settings settings;
@@ -100,6 +104,21 @@ static Hill__Message *await(void *socket)
     return message;
 }
 
+/* The answer to a change; what else comes is passed over, as by hillctl. */
+static int answer_of(const char *text)
+{
+    for (;;) {
+        Hill__Message *message = await(client);
+        bool is_reply = message->body_case == HILL__MESSAGE__BODY_REPLY;
+        int code = is_reply ? message->reply->code : 0;
+        if (is_reply && !strstr(message->reply->text, text))
+            fail_msg("'%s' is not in '%s'", text, message->reply->text);
+        proto_free(message);
+        if (is_reply)
+            return code;
+    }
+}
+
 static void take_until(enum drive_change change)
 {
     int64_t deadline = clock_deadline_ms(LIMIT_MS);
@@ -145,6 +164,32 @@ static void all_are_ready(void)
         s.children[w].ready_epoch = s.epoch;
     }
     assert_true(supervisor_ready(&s));
+}
+
+/* A process stands for the agent, and is killed. */
+static void die(enum worker w, int failure_code)
+{
+    struct worker_process *process = &s.children[w].process;
+    process->pid = fork();
+    if (process->pid == 0)
+        for (;;)
+            pause();
+    process->fd = (int)syscall(SYS_pidfd_open, process->pid, 0);
+    assert_true(process->fd >= 0);
+    worker_table_failure(&s.workers, w, failure_code, "of this test");
+    kill(process->pid, SIGKILL);
+    poll(&(struct pollfd){.fd = process->fd, .events = POLLIN}, 1, -1);
+    supervisor_child_ended(&s, w);
+    supervisor_tick(&s, clock_now_ns());
+}
+
+/* Its drive was there, and is away: the agent has died, and so has one that was to come after it. */
+static void drive_goes_away(enum worker w)
+{
+    die(w, 0);
+    assert_true(s.workers.rows[w].wanted);
+    start(w);
+    die(w, HILL_E_IO);
 }
 
 /* ---- one pipeline a test ----------------------------------------------------------------- */
@@ -230,11 +275,94 @@ static void a_drain_is_asked_for_again_in_another_epoch(void **state)
     }
 }
 
+/* What the client hears when all are ready; the drive is no place's any more. */
+static void expect_let_go(enum worker w, const char *text, uint32_t epoch)
+{
+    assert_false(s.workers.rows[w].wanted);
+    assert_int_equal(s.epoch, epoch + 1);
+    all_are_ready();
+    supervisor_settled(&s);
+    assert_int_equal(answer_of(text), 0);
+    assert_int_equal(s.change, CHANGE_NONE);
+}
+
+static void one_of_several_that_is_away_can_be_detached(void **state)
+{
+    (void)state;
+    open_with(two, 2);
+    drive_goes_away(SECOND);
+    assert_true(s.workers.rows[SECOND].wanted); /* --csd-on-loss wait */
+    uint32_t epoch = s.epoch;
+    ask_detach(two[1]);
+    take_until(CHANGE_DETACH);
+    expect_let_go(SECOND, "detached: the drive was lost", epoch);
+    assert_true(settings.epoch.drives[0].attached && !settings.epoch.drives[1].attached);
+}
+
+/* The first death may be an accident: the agent that comes then has the entries. */
+static void one_that_goes_away_while_it_is_detached_is_let_go(void **state)
+{
+    (void)state;
+    open_with(two, 2);
+    busy = true;
+    ask_detach(two[1]);
+    take_until(CHANGE_DETACH_WAITS);
+    supervisor_settled(&s);
+    assert_int_equal(s.change, CHANGE_DRAINS);
+    die(SECOND, 0);
+    assert_int_equal(s.change, CHANGE_DETACH_WAITS);
+    assert_true(s.workers.rows[SECOND].wanted);
+    start(SECOND);
+    die(SECOND, HILL_E_PEER_GONE); /* which passes */
+    assert_true(s.workers.rows[SECOND].wanted);
+    uint32_t epoch = s.epoch;
+    start(SECOND);
+    die(SECOND, HILL_E_IO);
+    expect_let_go(SECOND, "detached: the drive was lost", epoch);
+}
+
+/* Nor can an agent without accelerator reach that host: requests go on without what lies there. */
+static void the_only_one_whose_host_is_away_can_be_detached(void **state)
+{
+    static const char *const remote[] = {"tcp://127.0.0.1:1"};
+    (void)state;
+    open_with(remote, 1);
+    busy = true;
+    drive_goes_away(WORKER_AGENT);
+    assert_true(s.workers.rows[WORKER_AGENT].wanted);
+    uint32_t epoch = s.epoch;
+    ask_detach("");
+    take_until(CHANGE_DETACH);
+    expect_let_go(WORKER_AGENT, "is out of reach", epoch);
+    assert_false(settings.epoch.csd_attached);
+}
+
+/* Another drive's loss is what the option says. */
+static void a_detach_of_another_drive_waits(void **state)
+{
+    (void)state;
+    open_with(two, 2);
+    drive_goes_away(SECOND);
+    ask_detach(two[0]);
+    take_until(CHANGE_DETACH_WAITS);
+    start(SECOND);
+    die(SECOND, HILL_E_IO);
+    assert_int_equal(s.change, CHANGE_DETACH_WAITS);
+    assert_true(s.workers.rows[SECOND].wanted && s.workers.rows[WORKER_AGENT].wanted);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_drain_is_asked_for_again_in_another_epoch, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(one_of_several_that_is_away_can_be_detached, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(one_that_goes_away_while_it_is_detached_is_let_go, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(the_only_one_whose_host_is_away_can_be_detached, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(a_detach_of_another_drive_waits, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
