@@ -104,6 +104,19 @@ static void ask_to_drain(struct supervisor *s)
         set_change(s, CHANGE_DRAINS);
 }
 
+/* A change that has not begun ends with its client. hillctl passes over what it is sent here. */
+static void drop_abandoned(struct supervisor *s)
+{
+    Hill__Accepted waits = HILL__ACCEPTED__INIT;
+    if (s->change != CHANGE_ATTACH_WAITS && s->change != CHANGE_DETACH_WAITS)
+        return;
+    if (router_to_client(s->router, &s->change_client,
+                         &PROTO_MESSAGE(ACCEPTED, accepted, &waits)) != HILL_E_PEER_GONE)
+        return;
+    log_info("who asked to attach or detach a drive has gone: it is not done");
+    set_change(s, CHANGE_NONE);
+}
+
 /* With all workers ready: what waits for that, for prompts, or for requests at all, goes on. */
 static void change_goes_on(struct supervisor *s)
 {
@@ -112,11 +125,12 @@ static void change_goes_on(struct supervisor *s)
         return;
     if (busy && !s->hooks.can_go_on(s->hooks.context))
         return; /* these begin anew in another epoch: they end first */
+    drop_abandoned(s);
     if (s->change == CHANGE_ATTACH_WAITS)
         attach_now(s);
-    else if (busy)
+    else if (s->change == CHANGE_DETACH_WAITS && busy)
         ask_to_drain(s);
-    else
+    else if (s->change == CHANGE_DETACH_WAITS)
         detach_now(s, true);
 }
 
@@ -172,6 +186,7 @@ bool supervisor_holds_back(const struct supervisor *s)
 static bool may_change(struct supervisor *s, const struct proto_address *from)
 {
     const char *text = NULL;
+    drop_abandoned(s);
     if (s->ending)
         text = "the pipeline is ending";
     else if (s->change != CHANGE_NONE)

@@ -351,6 +351,42 @@ static void a_detach_of_another_drive_waits(void **state)
     assert_true(s.workers.rows[SECOND].wanted && s.workers.rows[WORKER_AGENT].wanted);
 }
 
+/* hillctl was interrupted: a thread of ZeroMQ's hears of it. */
+static void client_goes(const char *next)
+{
+    int64_t deadline = clock_deadline_ms(LIMIT_MS);
+    Hill__Accepted waits = HILL__ACCEPTED__INIT;
+    zmq_close(client);
+    client = connect_to("control.sock", next);
+    while (router_to_client(&router, &s.change_client,
+                            &PROTO_MESSAGE(ACCEPTED, accepted, &waits)) != HILL_E_PEER_GONE) {
+        assert_true(clock_now_ns() < deadline);
+        usleep(1000);
+    }
+}
+
+static void a_change_that_waits_ends_with_its_client(void **state)
+{
+    (void)state;
+    open_with(two, 2);
+    start(WORKER_GPU); /* which is not ready */
+    ask_detach(two[1]);
+    take_until(CHANGE_DETACH_WAITS);
+    ask_detach(two[0]);
+    assert_int_equal(answer_of("another attach or detach is under way"), HILL_E_BUSY);
+    client_goes("second");
+    ask_detach(two[0]);
+    ask_detach(two[0]); /* the answer to this one shows that the first was taken */
+    assert_int_equal(answer_of("another attach or detach is under way"), HILL_E_BUSY);
+    assert_int_equal(s.change, CHANGE_DETACH_WAITS);
+    assert_int_equal(s.change_drive, 0);
+    client_goes("third");
+    all_are_ready();
+    supervisor_settled(&s);
+    assert_int_equal(s.change, CHANGE_NONE);
+    assert_true(settings.epoch.drives[0].attached && settings.epoch.drives[1].attached);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,6 +399,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_only_one_whose_host_is_away_can_be_detached, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_detach_of_another_drive_waits, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_change_that_waits_ends_with_its_client, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
