@@ -196,6 +196,20 @@ static bool may_change(struct supervisor *s, const struct proto_address *from)
     return !text;
 }
 
+/* The agent that reads what is left on a drive has been ready: one of another kind in its place,
+ * which cannot open its device, would be tried again and again, and no attach be undone. */
+static int check_kind(const struct settings *settings, const char *url, struct hill_why *why)
+{
+    const char *wanted = *url ? url : settings->csd_default_url;
+    size_t kind = strcspn(settings->csd_url, ":") + 1;
+    if (!settings->epoch.csd_plain || strncmp(wanted, settings->csd_url, kind) == 0)
+        return 0;
+    return hill_fail(why, HILL_E_BUSY,
+                     "requests that run still have entries on %.200s: attach that with a URL of "
+                     "the same kind, or wait",
+                     settings->csd_url);
+}
+
 void drive_take_attach(void *owner, struct arrival *a)
 {
     struct supervisor *s = owner;
@@ -207,6 +221,8 @@ void drive_take_attach(void *owner, struct arrival *a)
     uint32_t drive;
     int code =
         settings_may_attach(s->settings, url, s->workers.rows[WORKER_AGENT].device, &drive, &why);
+    if (!code)
+        code = check_kind(s->settings, url, &why);
     if (!code && *text)
         code = csd_model_parse(&model, text, &why);
     if (code) {
