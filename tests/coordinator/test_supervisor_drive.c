@@ -183,7 +183,7 @@ static void die(enum worker w, int failure_code)
     supervisor_tick(&s, clock_now_ns());
 }
 
-/* Its drive was there, and is away: the agent has died, and so has one that was to come after it. */
+/* Its drive was there, and is away: the agent has died, and so has the one after it. */
 static void drive_goes_away(enum worker w)
 {
     die(w, 0);
