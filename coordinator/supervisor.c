@@ -67,19 +67,20 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         s->leaves_epoch_be = false;
         return;
     }
-    if (is_new_drive(s, w) && row->wanted) {
+    bool lost = is_new_drive(s, w) && row->wanted;
+    if (lost)
         drive_undo_attach(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE,
                           row->failure_code ? row->failure_text
                                             : "the CSD agent ended before it was ready");
-        knew_epoch = true; /* the others have been configured with a drive */
-    } else if (given_up) {
+    if (worker_is_agent(w) && s->change == CHANGE_DETACH && s->settings->epoch.csd_plain)
+        worker_table_want(&s->workers, w, true, clock_now_ns());
+    lost |= drive_lose(s, w);
+    if (given_up && !lost) {
         supervisor_give_up(s, w, end->text);
         return;
     }
-    if (worker_is_agent(w) && s->change == CHANGE_DETACH && s->settings->epoch.csd_plain)
-        worker_table_want(&s->workers, w, true, clock_now_ns());
-    drive_lose(s, w);
-    if (s->epoch_delayed ? !worker_table_any_running(&s->workers) : knew_epoch)
+    /* of one that is lost: the others have been configured with a drive */
+    if (s->epoch_delayed ? !worker_table_any_running(&s->workers) : knew_epoch || lost)
         supervisor_next_epoch(s, !worker_is_agent(w), "a worker has ended");
 }
 
@@ -107,6 +108,18 @@ void supervisor_child_ended(struct supervisor *s, enum worker w)
         return;
     bool at_once = s->ending || child->end.killed;
     child->reap_at_ns = clock_now_ns() + (at_once ? 0 : CLOCK_MS(REAP_DELAY_MS));
+}
+
+void supervisor_new_epoch(struct supervisor *s, const char *reason)
+{
+    drive_lose_drain(s);
+    supervisor_next_epoch(s, true, reason);
+}
+
+void supervisor_uncounted_epoch(struct supervisor *s, const char *reason)
+{
+    drive_lose_drain(s);
+    supervisor_next_epoch(s, false, reason);
 }
 
 /* ---- messages ---------------------------------------------------------------------------- */

@@ -104,6 +104,19 @@ static void ask_to_drain(struct supervisor *s)
         set_change(s, CHANGE_DRAINS);
 }
 
+/* A change that has not begun ends with its client. hillctl passes over what it is sent here. */
+static void drop_abandoned(struct supervisor *s)
+{
+    Hill__Accepted waits = HILL__ACCEPTED__INIT;
+    if (s->change != CHANGE_ATTACH_WAITS && s->change != CHANGE_DETACH_WAITS)
+        return;
+    if (router_to_client(s->router, &s->change_client,
+                         &PROTO_MESSAGE(ACCEPTED, accepted, &waits)) != HILL_E_PEER_GONE)
+        return;
+    log_info("who asked to attach or detach a drive has gone: it is not done");
+    set_change(s, CHANGE_NONE);
+}
+
 /* With all workers ready: what waits for that, for prompts, or for requests at all, goes on. */
 static void change_goes_on(struct supervisor *s)
 {
@@ -112,11 +125,12 @@ static void change_goes_on(struct supervisor *s)
         return;
     if (busy && !s->hooks.can_go_on(s->hooks.context))
         return; /* these begin anew in another epoch: they end first */
+    drop_abandoned(s);
     if (s->change == CHANGE_ATTACH_WAITS)
         attach_now(s);
-    else if (busy)
+    else if (s->change == CHANGE_DETACH_WAITS && busy)
         ask_to_drain(s);
-    else
+    else if (s->change == CHANGE_DETACH_WAITS)
         detach_now(s, true);
 }
 
@@ -172,6 +186,7 @@ bool supervisor_holds_back(const struct supervisor *s)
 static bool may_change(struct supervisor *s, const struct proto_address *from)
 {
     const char *text = NULL;
+    drop_abandoned(s);
     if (s->ending)
         text = "the pipeline is ending";
     else if (s->change != CHANGE_NONE)
@@ -179,6 +194,20 @@ static bool may_change(struct supervisor *s, const struct proto_address *from)
     if (text)
         router_reply(s->router, from, HILL_E_BUSY, text);
     return !text;
+}
+
+/* The agent that reads what is left on a drive has been ready: one of another kind in its place,
+ * which cannot open its device, would be tried again and again, and no attach be undone. */
+static int check_kind(const struct settings *settings, const char *url, struct hill_why *why)
+{
+    const char *wanted = *url ? url : settings->csd_default_url;
+    size_t kind = strcspn(settings->csd_url, ":") + 1;
+    if (!settings->epoch.csd_plain || strncmp(wanted, settings->csd_url, kind) == 0)
+        return 0;
+    return hill_fail(why, HILL_E_BUSY,
+                     "requests that run still have entries on %.200s: attach that with a URL of "
+                     "the same kind, or wait",
+                     settings->csd_url);
 }
 
 void drive_take_attach(void *owner, struct arrival *a)
@@ -192,6 +221,8 @@ void drive_take_attach(void *owner, struct arrival *a)
     uint32_t drive;
     int code =
         settings_may_attach(s->settings, url, s->workers.rows[WORKER_AGENT].device, &drive, &why);
+    if (!code)
+        code = check_kind(s->settings, url, &why);
     if (!code && *text)
         code = csd_model_parse(&model, text, &why);
     if (code) {
@@ -203,6 +234,18 @@ void drive_take_attach(void *owner, struct arrival *a)
     s->change_model = model;
     s->change_names_model = *text;
     snprintf(s->change_url, sizeof s->change_url, "%s", url);
+}
+
+/* Does a detach wait for a drive for which an agent was started again in vain? Whatever
+ * --csd-on-loss says, nobody waits for that. */
+static bool is_let_go(const struct supervisor *s, enum worker w)
+{
+    const struct worker_row *row = &s->workers.rows[w];
+    bool leaves = s->change == CHANGE_DETACH_WAITS ||
+                  (s->change == CHANGE_DETACH && s->settings->epoch.csd_plain);
+    bool in_vain = row->deaths && !worker_running(row) && !row->process_ready &&
+                   !worker_failure_passes(row->failure_code);
+    return leaves && w == WORKER_AGENT + s->change_drive && in_vain;
 }
 
 void drive_take_detach(void *owner, struct arrival *a)
@@ -219,6 +262,9 @@ void drive_take_detach(void *owner, struct arrival *a)
     }
     begin_change(s, CHANGE_DETACH_WAITS, &a->from);
     s->change_drive = drive;
+    enum worker w = WORKER_AGENT + drive;
+    if (is_let_go(s, w) && drive_lose(s, w))
+        supervisor_next_epoch(s, false, "a drive that is away is detached");
 }
 
 /* One of several: the others have its entries, or they have no place. */
@@ -269,11 +315,11 @@ void drive_take_drained(void *owner, struct arrival *a)
     }
 }
 
-/* The drive's host does not answer the agent that was to read what is left there: it is lost, and
- * requests that have stripes there begin anew. */
+/* The drive's host does not answer: nor would it answer an agent that is to read what is left
+ * there, and requests that have stripes there begin anew. */
 static bool is_out_of_reach(const struct supervisor *s, enum worker w)
 {
-    return s->settings->epoch.csd_plain && s->workers.rows[w].failure_code == HILL_E_IO &&
+    return s->workers.rows[w].failure_code == HILL_E_IO &&
            strncmp(s->settings->csd_url, "tcp:", 4) == 0;
 }
 
@@ -293,7 +339,7 @@ static void detach_lost(struct supervisor *s, const char *text)
         snprintf(s->change_text, sizeof s->change_text, ": %s", text);
 }
 
-static void lose_plain(struct supervisor *s)
+static void lose_host(struct supervisor *s)
 {
     char text[sizeof s->change_text - 2];
     snprintf(text, sizeof text,
@@ -304,48 +350,59 @@ static void lose_plain(struct supervisor *s)
     go_on_without(s);
 }
 
-/* One of several: the others go on, and requests that have stripes set aside on it begin anew. */
-static void lose_one(struct supervisor *s, enum worker w)
+static const char *why_not_waited(const struct supervisor *s)
+{
+    return s->settings->options.csd_degrades ? "--csd-on-loss degrade" : "it is being detached";
+}
+
+/* One of several: the others go on, and requests that have stripes set aside on it begin anew.
+ * False: a change that is under way ends otherwise. */
+static bool lose_one(struct supervisor *s, enum worker w)
 {
     uint32_t drive = w - WORKER_AGENT;
     bool changes = s->change != CHANGE_NONE && s->change_drive == drive;
     if (changes && s->change != CHANGE_DETACH_WAITS)
-        return;
-    log_warn("%s is lost: going on without it (--csd-on-loss degrade); requests that have stripes "
-             "there begin anew",
-             settings_url(s->settings, drive));
+        return false;
+    log_warn("%s is lost: going on without it (%s); requests that have stripes there begin anew",
+             settings_url(s->settings, drive), why_not_waited(s));
     if (changes)
         detach_lost(s, "the drive was lost before it was empty");
     settings_detach(s->settings, drive);
     supervisor_note_drives(s);
     worker_table_want(&s->workers, w, false, clock_now_ns());
+    return true;
 }
 
-void drive_lose(struct supervisor *s, enum worker w)
+void drive_lose_drain(struct supervisor *s)
 {
     if (s->change == CHANGE_DRAINS)
         set_change(s, CHANGE_DETACH_WAITS);
+}
+
+bool drive_lose(struct supervisor *s, enum worker w)
+{
+    drive_lose_drain(s);
+    bool let_go = is_let_go(s, w), plain = s->settings->epoch.csd_plain;
     if (s->epoch_delayed)
-        return; /* all workers were ended to free shared memory: no drive is lost by that */
-    if (!worker_is_agent(w) || !s->workers.rows[w].wanted || !s->settings->options.csd_degrades)
-        return;
-    if (settings_several(s->settings)) {
-        lose_one(s, w);
-        return;
+        return false; /* all workers were ended to free shared memory: no drive is lost by that */
+    if (!worker_is_agent(w) || !s->workers.rows[w].wanted ||
+        !(let_go || s->settings->options.csd_degrades))
+        return false;
+    if (settings_several(s->settings))
+        return lose_one(s, w);
+    if ((plain || let_go) && is_out_of_reach(s, w)) { /* also during a change, which waits for it */
+        lose_host(s);
+        return true;
     }
-    if (s->settings->epoch.csd_plain) {
-        if (is_out_of_reach(s, w)) /* also during a change: one that waits for it would for ever */
-            lose_plain(s);
-        return;
-    }
-    if (s->change != CHANGE_NONE && s->change != CHANGE_DETACH_WAITS)
-        return;
-    log_warn("the drive is lost: going on without it (--csd-on-loss degrade)");
+    if (plain || (s->change != CHANGE_NONE && s->change != CHANGE_DETACH_WAITS))
+        return false;
+    log_warn("the drive is lost: going on without it (%s)", why_not_waited(s));
     detach_lost(s, "the drive was lost before it was empty");
     if (!s->hooks.is_busy(s->hooks.context) && !s->hooks.keeps_tiers(s->hooks.context)) {
         go_on_without(s);
-        return;
+        return true;
     }
     settings_detach_to_plain(s->settings);
     supervisor_note_drives(s);
+    return true;
 }

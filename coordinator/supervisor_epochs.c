@@ -55,7 +55,7 @@ void supervisor_configure(struct supervisor *s, enum worker w)
     if (worker_is_agent(w))
         settings_of_drive(s->settings, w - WORKER_AGENT, &now);
     if (!s->epoch_exists)
-        return; /* supervisor_new_epoch tells everyone who is there when it has created one */
+        return; /* supervisor_next_epoch tells everyone who is there when it has created one */
     epoch_settings_to_wire(&wire, &now);
     worker_table_configured(&s->workers, w, clock_now_ns());
     int code = router_to_worker(s->router, w, &wire.message);
@@ -132,16 +132,6 @@ void supervisor_next_epoch(struct supervisor *s, bool counts, const char *reason
     }
 }
 
-void supervisor_new_epoch(struct supervisor *s, const char *reason)
-{
-    supervisor_next_epoch(s, true, reason);
-}
-
-void supervisor_uncounted_epoch(struct supervisor *s, const char *reason)
-{
-    supervisor_next_epoch(s, false, reason);
-}
-
 /* What a killed coordinator has left is this one's, where it is set up as that was. */
 static void take_tiers_over(struct supervisor *s)
 {
@@ -162,7 +152,7 @@ static void take_tiers_over(struct supervisor *s)
 int supervisor_begin(struct supervisor *s, struct hill_why *why)
 {
     take_tiers_over(s);
-    supervisor_new_epoch(s, "the first one");
+    supervisor_next_epoch(s, true, "the first one");
     *why = s->end_why;
     return s->ending ? s->end_code : 0;
 }

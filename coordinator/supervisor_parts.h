@@ -20,7 +20,8 @@ void supervisor_give_up(struct supervisor *s, enum worker w, const char *how);
 
 /* ---- supervisor_epochs.c ---- */
 
-/* As supervisor_new_epoch. counts: as an attempt of the requests that run. */
+/* As supervisor_new_epoch, for a caller that leaves no drain under way. counts: as an attempt of
+ * the requests that run. */
 void supervisor_next_epoch(struct supervisor *s, bool counts, const char *reason);
 /* Tell a worker the current epoch's settings, if there is one. */
 void supervisor_configure(struct supervisor *s, enum worker w);
@@ -34,9 +35,12 @@ void supervisor_remove_segments(struct supervisor *s, bool keep);
 /* A newly attached agent cannot work: detach again; the client is told why when the others are
  * ready again. */
 void drive_undo_attach(struct supervisor *s, int code, const char *text);
+/* The next epoch's scorer knows of no drain: the detach asks for it again when all are ready. */
+void drive_lose_drain(struct supervisor *s);
 /* A worker has ended that an epoch is made without: what a change of the drive waited for from it
- * does not come, and a drive that is lost may be one that is detached. */
-void drive_lose(struct supervisor *s, enum worker w);
+ * does not come, and a drive that is lost may be one that is detached. True: so it is, and the
+ * others are to hear of it. */
+bool drive_lose(struct supervisor *s, enum worker w);
 /* Attach and Detach of a client, Drained of the scorer. */
 void drive_take_attach(void *owner, struct arrival *a);
 void drive_take_detach(void *owner, struct arrival *a);

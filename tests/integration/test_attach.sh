@@ -151,6 +151,8 @@ renamed() {
     asker=$!
     wait_for 60 decoding || fail "renamed: no request decodes"
     hillctl detach >"$work/detached" 2>&1 || fail "renamed: detach: $(cat "$work/detached")"
+    expect_one_line "renamed: by another kind of URL" 100 hillctl attach "xrt:$state_dir/cold.pool,xclbin=$work/none"
+    expect "renamed: it says so" "$(grep -c 'attach that with a URL of the same kind, or wait' "$work/err")" 1
     mv "$state_dir/cold.pool" "$work/renamed.pool"
     hillctl attach "file:$work/renamed.pool" >"$work/said" 2>&1 || fail "renamed: attach: $(cat "$work/said")"
     wait "$asker"

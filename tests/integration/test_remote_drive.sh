@@ -100,6 +100,16 @@ expect "what scores there with --csd-device 0" "$(scores_on)" OpenCL
 hillctl detach >"$work/said" 2>&1 || fail "detach: $(cat "$work/said")"
 hillctl attach "tcp://127.0.0.1:$port" >"$work/said" 2>&1 || fail "attach: $(cat "$work/said")"
 answers "attached again"
+
+# --- its host is away: nobody waits for that when it is detached
+kill -KILL "$listener"
+wait "$listener" 2>/dev/null
+wait_for 30 status_is '.workers.csd_agent.state == "backoff"' || fail "the loss of the drive shows nowhere"
+timeout 20 "$bin/hillctl" detach --run-dir "$run_dir" >"$work/said" 2>&1 || fail "detach of a drive that is away: $(cat "$work/said")"
+expect "detach of a drive that is away" "$(grep -c '^detached: .* is out of reach' "$work/said")" 1
+listen 127.0.0.1
+hillctl attach >"$work/said" 2>&1 || fail "attach when it is there again: $(cat "$work/said")"
+answers "there again"
 down || fail "down"
 expect_nothing_left
 kill -TERM "$listener"
