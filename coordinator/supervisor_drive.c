@@ -382,6 +382,7 @@ void drive_lose_drain(struct supervisor *s)
 bool drive_lose(struct supervisor *s, enum worker w)
 {
     drive_lose_drain(s);
+    drop_abandoned(s);
     bool let_go = is_let_go(s, w), plain = s->settings->epoch.csd_plain;
     if (s->epoch_delayed)
         return false; /* all workers were ended to free shared memory: no drive is lost by that */

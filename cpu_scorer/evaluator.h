@@ -12,7 +12,7 @@
  * policy, one that shares its tables, or full, whose queries are not evaluated. An evaluator sees
  * every token that is placed (append) and makes its plane for the cold pool; a query goes through
  * begin, step until that has said done, finish. From begin to finish nothing that the tables say of
- * the query's sequence moves; other rows' answers may bring entries of their own up [I4].
+ * the query's layer of its sequence moves; other answers may bring entries of theirs up [I4].
  * Who calls it: intake, demotions and queries; data thread alone. Failure: a query that fails, in
  * whichever step, is settled: nothing of it is out any more when settle has said done.
  */

@@ -5,7 +5,8 @@
  * A query says by its kind which earlier selections of its sequence the attention has read: an
  * exact one, all; a guess, which comes while the newest is still to be read, all but that. So where
  * queries are guessed two selections of a sequence are alive at a time, in staging and in what is
- * read in place, and twice the staging slots are set aside for it [I9] [I11].
+ * read in place, and twice the staging slots are set aside for it [I9] [I11]. A guess that is begun
+ * while its sequence's query of the layer before is in flight says so when it is placed.
  *
  * A guess that is attended to (QUERY_SPECULATIVE) is a query like any other. One that is verified
  * (QUERY_AHEAD) has no answer: what it selects and the GPU lacks is brought to staging and stays

@@ -89,6 +89,12 @@ static bool may_overlap(uint32_t kind)
     return kind == QUERY_EXACT || kind == QUERY_SPECULATIVE;
 }
 
+/* Has the evaluator a place for each row in flight? Where not, threads decide when one begins. */
+static bool evaluates_all(const struct queries *qs)
+{
+    return qs->evaluator->ops->rows >= qs->core->config.rows;
+}
+
 /* Is it a guess of the layer behind? */
 static bool guesses_behind(const struct record_query *r, const struct query *q)
 {
@@ -96,16 +102,17 @@ static bool guesses_behind(const struct record_query *r, const struct query *q)
 }
 
 /* May it be worked at beside those in flight? It is of their layer, of another sequence, or a guess
- * of the layer behind, and waits for nothing. How far the scoring of those is does not count:
- * threads have a part in that, and a replay is to take the same. */
+ * of the layer behind that can begin at once, and waits for nothing. How far the scoring of those
+ * is does not count: threads have a part in that, and a replay is to take the same. */
 static bool goes_along(const struct queries *qs, const struct record_query *r)
 {
     const struct core *c = qs->core;
     const struct sequence *s = &c->sequences[r->header.sequence];
     for (uint32_t i = 0; i < qs->n; i++) {
         const struct query *q = row_at(qs, i);
-        bool beside = q->header.layer == r->header.layer ? q->header.sequence != r->header.sequence
-                                                         : guesses_behind(r, q);
+        bool beside = q->header.layer == r->header.layer
+                          ? q->header.sequence != r->header.sequence
+                          : guesses_behind(r, q) && evaluates_all(qs);
         if (q->what != QUERY_SELECTS || !may_overlap(q->kind) || !beside)
             return false;
     }
@@ -176,7 +183,7 @@ static int take_rows(struct queries *qs)
     while (qs->n < c->rows && (qs->n || qs->taken < c->n_sequences) && (qs->n == 0 || qs->look)) {
         uint32_t beside = qs->n;
         int rc = take_record(qs);
-        if (beside && qs->n > beside)
+        if (beside && qs->n > beside && evaluates_all(qs))
             rc = begin_rows(qs);
         if (rc < 0)
             return rc;

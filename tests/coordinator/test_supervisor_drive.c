@@ -387,6 +387,21 @@ static void a_change_that_waits_ends_with_its_client(void **state)
     assert_true(settings.epoch.drives[0].attached && settings.epoch.drives[1].attached);
 }
 
+/* Nor is a detach done because its drive is away, when nobody waits for it. */
+static void a_drive_that_is_away_stays_when_its_client_has_gone(void **state)
+{
+    (void)state;
+    open_with(two, 2);
+    die(SECOND, 0);
+    start(SECOND); /* and looks for its drive */
+    ask_detach(two[1]);
+    take_until(CHANGE_DETACH_WAITS);
+    client_goes("second");
+    die(SECOND, HILL_E_IO);
+    assert_int_equal(s.change, CHANGE_NONE);
+    assert_true(s.workers.rows[SECOND].wanted);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +415,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(a_detach_of_another_drive_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(a_change_that_waits_ends_with_its_client, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_drive_that_is_away_stays_when_its_client_has_gone, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
