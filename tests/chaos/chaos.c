@@ -42,7 +42,9 @@
 
 #define ROUND_LIMIT_MS 300000 /* a request that is not over then is lost */
 #define POLL_MS        10     /* how often the status is asked for while a worker is away */
-#define SETTLE_MS      30000
+/* A coordinator that died before it heard that a client has its answer leaves that request's token
+ * log, and the next one waits for the client as long as --recovery-timeout says: 60 s. */
+#define SETTLE_MS      75000
 #define SETTLE_POLL_MS 5
 #define ASK_NS         (2 * 1000000000ll) /* a client that asks no more for 20 s is taken for gone */
 
