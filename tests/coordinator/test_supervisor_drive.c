@@ -253,17 +253,23 @@ static int teardown(void **state)
 
 static const char *const two[] = {"file:/1.pool", "file:/2.pool"};
 
-/* An entry that is damaged begins an epoch with all workers alive: the new scorer is asked anew. */
-static void a_drain_is_asked_for_again_in_another_epoch(void **state)
+/* Of two drives, while requests run, the second one is being detached. */
+static void drain_the_second(void)
 {
-    (void)state;
     open_with(two, 2);
     busy = true;
     ask_detach(two[1]);
     take_until(CHANGE_DETACH_WAITS);
     supervisor_settled(&s);
-    expect_drain(1);
     assert_int_equal(s.change, CHANGE_DRAINS);
+}
+
+/* An entry that is damaged begins an epoch with all workers alive: the new scorer is asked anew. */
+static void a_drain_is_asked_for_again_in_another_epoch(void **state)
+{
+    (void)state;
+    drain_the_second();
+    expect_drain(1);
     for (int i = 0; i < 2; i++) {
         if (i == 0)
             supervisor_uncounted_epoch(&s, "an entry is damaged");
@@ -303,12 +309,7 @@ static void one_of_several_that_is_away_can_be_detached(void **state)
 static void one_that_goes_away_while_it_is_detached_is_let_go(void **state)
 {
     (void)state;
-    open_with(two, 2);
-    busy = true;
-    ask_detach(two[1]);
-    take_until(CHANGE_DETACH_WAITS);
-    supervisor_settled(&s);
-    assert_int_equal(s.change, CHANGE_DRAINS);
+    drain_the_second();
     die(SECOND, 0);
     assert_int_equal(s.change, CHANGE_DETACH_WAITS);
     assert_true(s.workers.rows[SECOND].wanted);

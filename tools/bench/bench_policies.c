@@ -350,10 +350,12 @@ static void print_sweeps(const struct part *p)
         const struct setting *best = best_of(p, b);
         if (!c->n)
             continue;
-        printf("%s%s: ",
-               any ? "; "
-                   : "\nSettings that were tried, ms a step, one round each, then the best two: ",
-               bars[b].policy);
+        printf(
+            "%s%s: ",
+            any ? "; "
+                : "\nSettings that were tried, ms a step, one round each; a second list is of the "
+                  "best two: ",
+            bars[b].policy);
         if (c->rounds)
             print_settings(c, best);
         else

@@ -19,7 +19,7 @@
 #include "tools/bench/harness.h"
 
 #define PIPELINE_THREADS 2u
-/* These, or $BENCH_THREADS of them, for figures of real KV on a machine with a GPU. */
+/* $BENCH_THREADS, for figures of real KV on a machine with a GPU; else PIPELINE_THREADS. */
 uint32_t pipeline_threads(void);
 
 /* The figure's folder; set by pipeline_prepare_folder. */
