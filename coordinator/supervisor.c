@@ -72,8 +72,11 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         drive_undo_attach(s, row->failure_code ? row->failure_code : HILL_E_PEER_GONE,
                           row->failure_code ? row->failure_text
                                             : "the CSD agent ended before it was ready");
-    if (worker_is_agent(w) && s->change == CHANGE_DETACH && s->settings->epoch.csd_plain)
+    if (worker_is_agent(w) && s->change == CHANGE_DETACH && s->settings->epoch.csd_plain) {
         worker_table_want(&s->workers, w, true, clock_now_ns());
+        row->ever_ready = true; /* the drive has worked: an agent that cannot use it is no reason to
+                                   end the pipeline */
+    }
     lost |= drive_lose(s, w);
     if (given_up && !lost) {
         supervisor_give_up(s, w, end->text);

@@ -236,16 +236,29 @@ void drive_take_attach(void *owner, struct arrival *a)
     snprintf(s->change_url, sizeof s->change_url, "%s", url);
 }
 
+/* Has an agent that was started again ended before it was ready? */
+static bool is_in_vain(const struct worker_row *row)
+{
+    return row->deaths && !worker_running(row) && !row->process_ready &&
+           !worker_failure_passes(row->failure_code);
+}
+
 /* Does a detach wait for a drive for which an agent was started again in vain? Whatever
  * --csd-on-loss says, nobody waits for that. */
 static bool is_let_go(const struct supervisor *s, enum worker w)
 {
-    const struct worker_row *row = &s->workers.rows[w];
     bool leaves = s->change == CHANGE_DETACH_WAITS ||
                   (s->change == CHANGE_DETACH && s->settings->epoch.csd_plain);
-    bool in_vain = row->deaths && !worker_running(row) && !row->process_ready &&
-                   !worker_failure_passes(row->failure_code);
-    return leaves && w == WORKER_AGENT + s->change_drive && in_vain;
+    return leaves && w == WORKER_AGENT + s->change_drive && is_in_vain(&s->workers.rows[w]);
+}
+
+/* Nor does anybody wait for what is left on a drive that has been detached or lost, when an agent
+ * says that it cannot be had. Where the drive is held by another process it can be, later. */
+static bool is_rest_lost(const struct supervisor *s, enum worker w)
+{
+    const struct worker_row *row = &s->workers.rows[w];
+    return s->settings->epoch.csd_plain && row->failure_code && row->failure_code != HILL_E_BUSY &&
+           is_in_vain(row);
 }
 
 void drive_take_detach(void *owner, struct arrival *a)
@@ -339,7 +352,7 @@ static void detach_lost(struct supervisor *s, const char *text)
         snprintf(s->change_text, sizeof s->change_text, ": %s", text);
 }
 
-static void lose_host(struct supervisor *s)
+static void lose_rest(struct supervisor *s)
 {
     char text[sizeof s->change_text - 2];
     snprintf(text, sizeof text,
@@ -386,13 +399,15 @@ bool drive_lose(struct supervisor *s, enum worker w)
     bool let_go = is_let_go(s, w), plain = s->settings->epoch.csd_plain;
     if (s->epoch_delayed)
         return false; /* all workers were ended to free shared memory: no drive is lost by that */
+    bool rest_lost = is_rest_lost(s, w);
     if (!worker_is_agent(w) || !s->workers.rows[w].wanted ||
-        !(let_go || s->settings->options.csd_degrades))
+        !(let_go || rest_lost || s->settings->options.csd_degrades))
         return false;
     if (settings_several(s->settings))
         return lose_one(s, w);
-    if ((plain || let_go) && is_out_of_reach(s, w)) { /* also during a change, which waits for it */
-        lose_host(s);
+    /* also during a change, which waits for it */
+    if (rest_lost || ((plain || let_go) && is_out_of_reach(s, w))) {
+        lose_rest(s);
         return true;
     }
     if (plain || (s->change != CHANGE_NONE && s->change != CHANGE_DETACH_WAITS))

@@ -338,6 +338,76 @@ static void the_only_one_whose_host_is_away_can_be_detached(void **state)
     assert_false(settings.epoch.csd_attached);
 }
 
+/* The only drive, while requests run: what does not fit M_0 stays on it. */
+static void detach_with_a_rest(const char *url)
+{
+    Hill__Drained rest = HILL__DRAINED__INIT;
+    open_with(&url, 1);
+    busy = true;
+    ask_detach("");
+    take_until(CHANGE_DETACH_WAITS);
+    supervisor_settled(&s);
+    expect_drain(0);
+    rest.left = 1;
+    assert_int_equal(proto_send(scorer, NULL, &PROTO_MESSAGE(DRAINED, drained, &rest)), 0);
+    take_until(CHANGE_DETACH);
+    assert_false(s.workers.rows[WORKER_AGENT].wanted);
+    die(WORKER_AGENT, 0);
+    assert_true(s.workers.rows[WORKER_AGENT].wanted && settings.epoch.csd_plain);
+}
+
+/* As of an agent that cannot open its drive, which then ends. */
+static void cannot_open(enum worker w, int code)
+{
+    Hill__Failure failure = HILL__FAILURE__INIT;
+    start(w);
+    failure.code = code;
+    failure.text = (char *)"of this test";
+    failure.fatal = true;
+    supervisor_failed(&s, w, &failure);
+    die(w, code);
+}
+
+static void a_rest_that_cannot_be_read_is_let_go(void **state)
+{
+    (void)state;
+    detach_with_a_rest(two[0]);
+    cannot_open(WORKER_AGENT, HILL_E_BUSY); /* another process has it, for now */
+    assert_true(s.workers.rows[WORKER_AGENT].wanted && settings.epoch.csd_plain);
+    uint32_t epoch = s.epoch;
+    cannot_open(WORKER_AGENT, HILL_E_IO);
+    expect_let_go(WORKER_AGENT, "is out of reach", epoch);
+    assert_false(settings.epoch.csd_attached);
+}
+
+/* --csd-on-loss wait: nobody waits for a drive that has been detached. */
+static void a_rest_whose_host_is_lost_later_is_let_go(void **state)
+{
+    (void)state;
+    detach_with_a_rest("tcp://127.0.0.1:1");
+    all_are_ready();
+    supervisor_settled(&s);
+    assert_int_equal(answer_of("stay until their requests end"), 0);
+    die(WORKER_AGENT, 0);
+    assert_true(s.workers.rows[WORKER_AGENT].wanted && settings.epoch.csd_plain);
+    cannot_open(WORKER_AGENT, HILL_E_IO);
+    assert_false(s.workers.rows[WORKER_AGENT].wanted || settings.epoch.csd_attached);
+    all_are_ready();
+}
+
+static void the_only_one_that_is_lost_is_let_go(void **state)
+{
+    (void)state;
+    open_with(two, 1);
+    settings.options.csd_degrades = true;
+    busy = true;
+    die(WORKER_AGENT, 0);
+    assert_true(s.workers.rows[WORKER_AGENT].wanted && settings.epoch.csd_plain);
+    cannot_open(WORKER_AGENT, HILL_E_IO);
+    assert_false(s.workers.rows[WORKER_AGENT].wanted || settings.epoch.csd_attached);
+    all_are_ready();
+}
+
 /* Another drive's loss is what the option says. */
 static void a_detach_of_another_drive_waits(void **state)
 {
@@ -414,6 +484,9 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(the_only_one_whose_host_is_away_can_be_detached, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(a_rest_that_cannot_be_read_is_let_go, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_rest_whose_host_is_lost_later_is_let_go, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_only_one_that_is_lost_is_let_go, setup, teardown),
         cmocka_unit_test_setup_teardown(a_detach_of_another_drive_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(a_change_that_waits_ends_with_its_client, setup, teardown),
         cmocka_unit_test_setup_teardown(a_drive_that_is_away_stays_when_its_client_has_gone, setup,
