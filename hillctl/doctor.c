@@ -26,6 +26,7 @@
 #include "base/disk_room.h"
 #include "base/harden.h"
 #include "base/memory_room.h"
+#include "chat/chat_helper.h"
 #include "proto/options_hill.h"
 #include "proto/options_http.h"
 #include "hillctl/probe.h"
@@ -285,6 +286,25 @@ static void check_jq(const struct machine *m, struct finding *f)
         there ? "installed" : "not installed (for hillinfer perf and restart)");
 }
 
+/* The helper's process is started, as for a model whose template is not built in. */
+static void check_jinja(const struct machine *m, struct finding *f)
+{
+    static const char template[] = "{{ messages[0].content }}";
+    static const struct chat_vocabulary none = {.bos = "", .eos = ""};
+    const struct chat_message turn = {CHAT_USER, "hello", 5};
+    struct chat_prompt prompt;
+    struct hill_why why = {{0}};
+    (void)m;
+    int code = chat_helper_render(&prompt, template, sizeof template - 1, &none, false, &turn, 1,
+                                  -1, &why);
+    if (code == 0)
+        say(f, LEVEL_OK, "", "Jinja renders those that are not built in");
+    else
+        say(f, LEVEL_WARN, "apt install python3-jinja2",
+            "Jinja does not run: models whose template is not built in cannot chat");
+    chat_prompt_finish(&prompt);
+}
+
 /* ---- all --------------------------------------------------------------------------------- */
 
 static const struct {
@@ -305,6 +325,7 @@ static const struct {
     {"hardening", "hardening", check_hardening},
     {"perf", "perf", check_perf},
     {"jq", "jq", check_jq},
+    {"chat_templates", "chat templates", check_jinja},
 };
 
 #define CHECK_COUNT (sizeof checks / sizeof checks[0])

@@ -359,9 +359,9 @@ int kv_plan_hot(struct kv_hot_plan *out, const struct kv_plan_input *in, uint64_
                          (uint32_t)sequences(in), in->ctx_tokens);
     if (hot_cap_bytes < hot_bytes(out, min_blocks))
         return hill_fail(why, HILL_E_INVALID,
-                         "hot cap too small for the sinks and windows of --parallel %u in %u "
-                         "layers: %.2f MiB needed, %.2f MiB given",
-                         (uint32_t)sequences(in), in->geometry.n_layers,
+                         "--hot-mb is too small for tables, sinks and windows of --ctx-size %u and "
+                         "--parallel %u in %u layers: %.2f MiB needed, %.2f MiB given",
+                         in->ctx_tokens, (uint32_t)sequences(in), in->geometry.n_layers,
                          (double)hot_bytes(out, min_blocks) / 1048576.0,
                          (double)hot_cap_bytes / 1048576.0);
     uint64_t fit = (hot_cap_bytes - hot_bytes(out, 0)) / out->block_bytes;

@@ -15,6 +15,8 @@ expect "doctor: exit code" $? 0
 expect "doctor: nothing on stderr" "$(cat "$work/err")" ""
 expect "doctor: lines of another form" "$(grep -vcE '^(ok|warn)  +[A-Za-z/]' "$work/out")" 1
 expect_match "doctor: its verdict" "$work/out" '^the pipeline can run here$'
+if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then jinja=ok; else jinja=warn; fi
+expect_match "doctor: Jinja" "$work/out" "^$jinja +chat templates +Jinja"
 "$hillinfer" doctor --json "${both[@]}" --state-dir "$work/new/state" >"$work/out" || fail "doctor --json"
 expect "doctor --json" "$(jq -r '[.can_run, .checks.programs.level, .checks.opencl.level, (.checks | length > 10)] | join(" ")' "$work/out")" "true ok ok true"
 expect "doctor leaves no file and no folder" "$(ls -d "$state_dir" "$work/new" 2>/dev/null)" ""
