@@ -35,14 +35,6 @@ static const struct option_spec own_specs[] = {
            "write this process's id and a newline to this file descriptor every second, from when "
            "its loop goes round; who reads there can tell that it hangs",
            .max = 1048576),
-    OPTION("hang-ms", INTEGER, "MS",
-           "a worker that sends no heartbeat for so long is killed and started again; a "
-           "coordinator whose loop stands still for three times as long, by `hillinfer up`",
-           .min = 1000, .max = 600000, .fallback = "2000"),
-    OPTION("stall-ms", INTEGER, "MS",
-           "so is one whose data loop stands still for so long; a slow device gets four times its "
-           "longest turn so far, and who loads weights and builds kernels ten times as long",
-           .min = 1000, .max = 3600000, .fallback = "30000"),
 };
 
 static int open_signals(struct hill_why *why)

@@ -3,7 +3,7 @@
  * line names.
  *
  * What: a table of the pipeline's options of that kind without defaults, and the Selection that
- * they make of the one the pipeline was started with. Environment and hillinfer.ini do not count:
+ * they make of the one the pipeline was started with. Environment and --config do not count:
  * what they say is meant for the pipeline. --alpha and --budget turn --exact-below off, as they do
  * for a pipeline. Who calls it: hillctl's generate and chat. Failure: HILL_E_INVALID for options
  * that exclude each other, and what asking the coordinator says. Concurrency: none.

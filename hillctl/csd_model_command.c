@@ -34,8 +34,8 @@ int command_csd_model(int argc, char **argv)
                     .usage = "[KEY=VALUE,... | off] [--run-dir DIR]",
                     .summary =
                         "Show the modelled drive, or change it, also while a request runs: flash, "
-                        "write, link,\ngpu_link, score and cpu in GB/s (score, cpu: of FP16 KV), "
-                        "latency_us. What is not named stays.",
+                        "write, link,\ngpu_link, score, cpu and dram_read in GB/s (score, cpu: of "
+                        "FP16 KV), dram (a size),\nlatency_us. What is not named stays.",
                     .example = "hillctl csd-model flash=1.0",
                     .notes = "A change holds for what starts afterwards; it changes times, never "
                              "results.\ngpu_link is the GPU's; cpu makes this host's scoring "

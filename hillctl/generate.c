@@ -263,7 +263,9 @@ int command_generate(int argc, char **argv)
         {.title = "request", .specs = hill_request_specs, .count = hill_request_count},
         HILL_COMMON_TABLE,
         {.title = "chat", .specs = chat_specs, .count = CONVERSATION_SPECS_COUNT + 1},
-        {.title = "selection", .specs = asked_selection_specs(), .count = ASKED_SELECTION_SPECS},
+        {.title = "selection (on the command line alone: else the pipeline's)",
+         .specs = asked_selection_specs(),
+         .count = ASKED_SELECTION_SPECS},
         {.title = "what finished requests have left", .specs = after_specs, .count = 1},
         {.title = "session and check", .specs = check_specs, .count = 2},
         {.specs = hill_pipeline_specs, .count = hill_pipeline_count, .foreign = true},
@@ -360,7 +362,9 @@ int command_restore(int argc, char **argv)
              "document saved with -n 1: after the document)",
          .specs = hill_request_specs,
          .count = HILL_TEXT_SPECS},
-        {.title = "selection (of a session saved with -n 1; else as it was saved)",
+        {.title =
+             "selection (on the command line alone, of a session saved with -n 1; else as it was "
+             "saved)",
          .specs = asked_selection_specs(),
          .count = ASKED_SELECTION_SPECS},
         HILL_COMMON_TABLE,

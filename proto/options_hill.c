@@ -171,11 +171,13 @@ const struct option_spec hill_pipeline_specs[] = {
            "when the CSD agent is lost: wait for another one, or go on without a drive, as after "
            "detach; of several, with the others",
            .choices = "wait|degrade", .fallback = "wait"),
-    OPTION("csd-model", STRING, "KEY=VALUE,...",
-           "the times of a modelled drive instead of the real one's: flash, write, link, gpu_link, "
-           "score in GB/s (score: of FP16 KV) and latency_us; what is not named is a SmartSSD's. "
-           "cpu: this host's scoring, as slow as that many GB/s. Said again: of the next --csd",
-           .choices = "off", .joins = ';', .fallback = "off"),
+    OPTION(
+        "csd-model", STRING, "KEY=VALUE,...",
+        "the times of a modelled drive instead of the real one's: flash, write, link, gpu_link, "
+        "score, dram_read in GB/s (score: of FP16 KV), dram (a size: K, M, G) and latency_us; what "
+        "is not named is a SmartSSD's. cpu: this host's scoring, as slow as that many GB/s. Said "
+        "again: of the next --csd",
+        .choices = "off", .joins = ';', .fallback = "off"),
     OPTION("score-bits", CHOICE, "BITS",
            "bits of a value in a key's digest: 4 halves what scoring reads, and chooses less well",
            .choices = "8|4", .fallback = "8"),
@@ -201,6 +203,14 @@ const struct option_spec hill_pipeline_specs[] = {
            "flush each request's token log to the disk after so many ms, or after each token; off: "
            "it survives a killed coordinator, not a power cut",
            .min = 1, .max = 60000, .choices = "off|token", .fallback = "off"),
+    OPTION("hang-ms", INTEGER, "MS",
+           "a worker that sends no heartbeat for so long is killed and started again; a "
+           "coordinator whose loop stands still for three times as long, by `hillinfer up`",
+           .min = 1000, .max = 600000, .fallback = "2000"),
+    OPTION("stall-ms", INTEGER, "MS",
+           "so is one whose data loop stands still for so long; a slow device gets four times its "
+           "longest turn so far, and who loads weights and builds kernels ten times as long",
+           .min = 1000, .max = 3600000, .fallback = "30000"),
     OPTION("device", STRING, "NAME",
            "OpenCL device of the GPU worker: its number or a part of its name",
            .unset_help = "the first"),

@@ -74,7 +74,7 @@ config "of another version" 'no-such-key = 1\n' "1: no-such-key: unknown key"
 config "that is no text" '\001\377\000\003= x\n' "1: "
 refused "a --config that is not there" 100 "none.ini: No such file" -m "$work/good.gguf" -p x --config "$work/none.ini"
 refused "a --config that is a folder" 100 "$work: Is a directory" -m "$work/good.gguf" -p x --config "$work"
-printf 'port = 8091\napi-key-file = keys\nno-slots = yes\n' >"$work/http.ini"
+printf 'hang-ms = 5000\nstall-ms = 40000\nport = 8091\napi-key-file = keys\nno-slots = yes\n' >"$work/http.ini"
 refused "options of HTTP in --config are the gateway's alone: the model" 100 "nothere" -m "$work/nothere.gguf" -p x --config "$work/http.ini"
 expect_one_line "so it is for hillctl: no pipeline" 111 "$bin/hillctl" status --config "$work/http.ini" --run-dir "$run_dir"
 for command in "generate -p x" "restore $work/none.session" chat; do
