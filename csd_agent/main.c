@@ -24,7 +24,9 @@ int main(int argc, char **argv)
         return listen_main(argc, argv);
     file_io_prepare(); /* worker_link_open confines the process */
     int status = worker_link_open(&link, argc, argv, HILL__ROLE__ROLE_CSD_AGENT, "hill-csd-agent",
-                                  "Stores cold KV entries on a drive and scores them there.");
+                                  "Stores cold KV entries on a drive and scores them there.\n"
+                                  "On another host, with a drive to serve: hill-csd-agent --listen "
+                                  "--help.");
 
     if (status > 0)
         return 0;

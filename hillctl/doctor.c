@@ -283,7 +283,7 @@ static void check_jq(const struct machine *m, struct finding *f)
     (void)m;
     bool there = in_path("jq");
     say(f, there ? LEVEL_OK : LEVEL_WARN, there ? "" : "apt install jq", "%s",
-        there ? "installed" : "not installed (for hillinfer perf and restart)");
+        there ? "installed" : "not installed (for hillinfer perf, restart and chat)");
 }
 
 /* The helper's process is started, as for a model whose template is not built in. */

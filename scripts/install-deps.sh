@@ -28,7 +28,7 @@ if [ "${1:-}" = --check ]; then
     exit 111
 fi
 sudo=""
-[ "$(id -u)" -eq 0 ] || sudo="sudo"
+[ "$(id -u)" -eq 0 ] || sudo="sudo DEBIAN_FRONTEND=noninteractive" # which empties the environment
 if [ -n "$sudo" ] && ! command -v sudo >/dev/null; then
     echo "install-deps.sh: these packages are missing and installing them needs root:$missing" >&2
     exit 111
