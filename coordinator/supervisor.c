@@ -65,7 +65,8 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         s->children[w].unready_deaths++;
     if (worker_is_agent(w) && s->leaves_epoch_be && !row->wanted) {
         s->leaves_epoch_be = false;
-        return;
+        if (!s->epoch_delayed) /* which waits for the last process to end: it may be this one */
+            return;
     }
     bool lost = is_new_drive(s, w) && row->wanted;
     if (lost)

@@ -338,20 +338,42 @@ static void the_only_one_whose_host_is_away_can_be_detached(void **state)
     assert_false(settings.epoch.csd_attached);
 }
 
-/* The only drive, while requests run: what does not fit M_0 stays on it. */
-static void detach_with_a_rest(const char *url)
+/* The only drive, while requests run, up to the scorer's answer. */
+static void detach_and_drain(const char *url, bool over)
 {
-    Hill__Drained rest = HILL__DRAINED__INIT;
+    Hill__Drained drained = HILL__DRAINED__INIT;
     open_with(&url, 1);
     busy = true;
     ask_detach("");
     take_until(CHANGE_DETACH_WAITS);
     supervisor_settled(&s);
     expect_drain(0);
-    rest.left = 1;
-    assert_int_equal(proto_send(scorer, NULL, &PROTO_MESSAGE(DRAINED, drained, &rest)), 0);
+    drained.left = over ? 0 : 1;
+    drained.over = over;
+    assert_int_equal(proto_send(scorer, NULL, &PROTO_MESSAGE(DRAINED, drained, &drained)), 0);
     take_until(CHANGE_DETACH);
     assert_false(s.workers.rows[WORKER_AGENT].wanted);
+}
+
+/* There was no room for another epoch's segments while processes had the old ones: all end. */
+static void an_epoch_that_waits_begins_when_a_detached_agent_ends_last(void **state)
+{
+    (void)state;
+    detach_and_drain(two[0], true);
+    uint32_t epoch = s.epoch;
+    s.epoch_delayed = true;
+    die(WORKER_GPU, 0);
+    die(WORKER_SCORER, 0);
+    assert_int_equal(s.epoch, epoch);
+    die(WORKER_AGENT, 0);
+    assert_int_equal(s.epoch, epoch + 1);
+    assert_false(s.epoch_delayed);
+}
+
+/* What does not fit M_0 stays on the drive. */
+static void detach_with_a_rest(const char *url)
+{
+    detach_and_drain(url, false);
     die(WORKER_AGENT, 0);
     assert_true(s.workers.rows[WORKER_AGENT].wanted && settings.epoch.csd_plain);
 }
@@ -484,6 +506,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(the_only_one_whose_host_is_away_can_be_detached, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(an_epoch_that_waits_begins_when_a_detached_agent_ends_last,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(a_rest_that_cannot_be_read_is_let_go, setup, teardown),
         cmocka_unit_test_setup_teardown(a_rest_whose_host_is_lost_later_is_let_go, setup, teardown),
         cmocka_unit_test_setup_teardown(the_only_one_that_is_lost_is_let_go, setup, teardown),
