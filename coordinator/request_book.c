@@ -250,6 +250,12 @@ int request_book_refused(struct request_book *book, struct request *request)
     return 0;
 }
 
+void request_sent(struct request *request)
+{
+    if (!request->first_done) /* the time that its answer waits for statistics is one */
+        request->outage_ns = 0;
+}
+
 void request_taken_up(struct request *request)
 {
     request->refused = false;

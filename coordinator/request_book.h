@@ -191,6 +191,8 @@ void request_book_move(struct request_book *book, struct request *request, uint3
  * that came later. HILL_E_TIMEOUT, and nothing changed, when nobody was beside it
  * REQUEST_ALONE_MAX times in a row. */
 int request_book_refused(struct request_book *book, struct request *request);
+/* All workers are ready, and the GPU worker has it: no lost worker keeps it from going on. */
+void request_sent(struct request *request);
 /* The workers have taken the attempt up. */
 void request_taken_up(struct request *request);
 /* Out of the queue or of those that run, or new: it runs no longer. state: AWAITED or DELIVERED

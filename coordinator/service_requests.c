@@ -265,6 +265,8 @@ static void start(struct service *sv, struct request *r, int64_t now_ns)
     else if (code) /* the GPU worker is gone; until its exit brings the next epoch this may be tried
                       again, by whatever wakes the loop */
         request_not_sent(r);
+    else
+        request_sent(r);
 }
 
 void requests_start(struct service *sv, int64_t now_ns)
@@ -420,7 +422,8 @@ void request_on_done(void *owner, struct arrival *a)
      */
     bool failed = done->finish == HILL__FINISH_REASON__FINISH_ERROR && !done->save_failed;
     bool busy = failed && done->code == HILL_E_BUSY;
-    if (busy && r->state == REQUEST_RUNNING && wait_for_room(sv, r))
+    /* one whose statistics alone are missing does not wait: it has its answer */
+    if (busy && r->state == REQUEST_RUNNING && !r->first_done && wait_for_room(sv, r))
         return;
     if (failed && done->code == HILL_E_ENTRY) {
         log_warn("request %" PRIu64 ": %s; what is kept is looked at, and it goes on", r->id,

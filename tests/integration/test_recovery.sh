@@ -203,5 +203,27 @@ for drive in none file; do
     fi
     down || fail "down $drive"
 done
+
+# --- a request that waits behind another's prompt is kept by no lost worker, however long that prompt takes: a death after more
+# than --recovery-timeout does not end it
+requests_last 40
+up -m "$model" -c 8192 -b 64 -np 2 --alpha 0.1 --csd none --recovery-timeout 3 || fail "up for a prompt in the way"
+has_two() { [ "$(status | jq '.requests | length')" = 2 ]; }
+ask 1 "$work/out1" &
+requests=($!)
+wait_for 20 in_prompt || fail "no prompt is computed"
+ask 0 "$work/out0" &
+requests+=($!)
+wait_for 20 has_two || fail "no second request: $(status)"
+for death in 1 2; do
+    deaths=$(restarts)
+    kill_worker gpu_worker
+    wait_for 20 restarted "$deaths" || fail "death $death: no new GPU worker"
+    [ $death = 2 ] || sleep 3.2
+done
+expect "the second request is not begun yet" "$(status | jq -c '[.requests[].predicted_tokens]')" "[0,0]"
+wait "${requests[@]}" || fail "behind a prompt: $(cat "$work"/out*.err)"
+for n in 0 1; do expect "behind a prompt: answer $n" "$(answer "$work/out$n")" "${whole[n]}"; done
+down || fail "down after a prompt in the way"
 expect_nothing_left
 finish
