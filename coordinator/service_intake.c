@@ -133,10 +133,9 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
     uint32_t n_prompt = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX,
              ctx = s->epoch.plan.ctx_tokens;
     uint32_t predict = generate->predict;
+    bool at_most = generate->at_most || predict == HILL_PREDICT_UNTIL_CONTEXT;
     if (predict == HILL_PREDICT_UNTIL_CONTEXT)
         predict = n_prompt < ctx ? ctx - n_prompt : 1;
-    if (generate->at_most && n_prompt < ctx && predict > ctx - n_prompt)
-        predict = ctx - n_prompt;
     if (generate->score_from >= n_prompt && n_prompt) {
         free(tokens);
         return hill_fail(why, HILL_E_INVALID,
@@ -148,8 +147,12 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
         n_prompt = generate->score_from;
         predict = n_forced;
     }
-    code = n_prompt ? settings_admit(s, &selection, n_prompt, predict, why)
-                    : hill_fail(why, HILL_E_INVALID, "the prompt is empty");
+    if (!n_prompt)
+        code = hill_fail(why, HILL_E_INVALID, "the prompt is empty");
+    else if (at_most && !n_forced)
+        code = settings_admit_most(s, &selection, n_prompt, 1, &predict, why);
+    else
+        code = settings_admit(s, &selection, n_prompt, predict, why);
     if (code) {
         free(tokens);
         return code;

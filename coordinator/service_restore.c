@@ -102,7 +102,8 @@ static int admit(const struct service *sv, struct restoring *x, struct hill_why 
     const struct settings *s = sv->settings;
     uint32_t ctx = s->epoch.plan.ctx_tokens, n_tokens = x->n_prompt;
     x->predict = x->order->n_forced ? (uint32_t)x->order->n_forced : x->order->predict;
-    if (x->predict == HILL_PREDICT_UNTIL_CONTEXT)
+    bool at_most = x->predict == HILL_PREDICT_UNTIL_CONTEXT;
+    if (at_most)
         x->predict = n_tokens < ctx ? ctx - n_tokens : 1;
     if ((uint64_t)n_tokens + x->predict > ctx)
         return hill_fail(why, HILL_E_TOO_LONG,
@@ -111,7 +112,12 @@ static int admit(const struct service *sv, struct restoring *x, struct hill_why 
                          n_tokens, x->order->path, x->predict, ctx);
     /* only the question takes GPU memory as a prompt; its layer's keys are the whole sequence's */
     uint32_t computed = x->n_question ? n_tokens : 1;
-    return settings_admit(s, &x->selection, computed, n_tokens + x->predict - computed, why);
+    uint32_t before = n_tokens - computed, n = before + x->predict;
+    if (!at_most)
+        return settings_admit(s, &x->selection, computed, n, why);
+    int code = settings_admit_most(s, &x->selection, computed, before + 1, &n, why);
+    x->predict = n - before;
+    return code;
 }
 
 static int check_forced(const struct service *sv, const Hill__RestoreSession *order,

@@ -500,6 +500,28 @@ int settings_admit(const struct settings *s, const struct kv_selection_settings 
     return admit(s, selection, n_prompt, n_predict, s->cold_tokens, why);
 }
 
+int settings_admit_most(const struct settings *s, const struct kv_selection_settings *selection,
+                        uint32_t n_prompt, uint32_t n_least, uint32_t *n_predict,
+                        struct hill_why *why)
+{
+    struct hill_why too_many;
+    uint32_t can = n_least, cannot = *n_predict;
+    if (!settings_admit(s, selection, n_prompt, *n_predict, &too_many))
+        return 0;
+    int code = settings_admit(s, selection, n_prompt, n_least, why);
+    while (!code && cannot - can > 1) { /* what a request needs grows with its tokens */
+        uint32_t n = can + (cannot - can) / 2;
+        if (settings_admit(s, selection, n_prompt, n, &too_many))
+            cannot = n;
+        else
+            can = n;
+    }
+    if (!code)
+        log_info("%u tokens are predicted at most: %s", can, too_many.text);
+    *n_predict = can;
+    return code;
+}
+
 int settings_admit_again(const struct settings *s, const struct kv_selection_settings *selection,
                          uint32_t n_prompt, uint32_t n_predict, struct hill_why *why)
 {

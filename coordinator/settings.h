@@ -121,6 +121,10 @@ int settings_change_model(struct settings *settings, const char *text, struct hi
  * reason and the numbers. */
 int settings_admit(const struct settings *settings, const struct kv_selection_settings *selection,
                    uint32_t n_prompt, uint32_t n_predict, struct hill_why *why);
+/* The same for as many of *n_predict tokens as can run, n_least of them at least. */
+int settings_admit_most(const struct settings *settings,
+                        const struct kv_selection_settings *selection, uint32_t n_prompt,
+                        uint32_t n_least, uint32_t *n_predict, struct hill_why *why);
 /* One that a coordinator before this one has admitted: a plain drive still counts for it. */
 int settings_admit_again(const struct settings *settings,
                          const struct kv_selection_settings *selection, uint32_t n_prompt,

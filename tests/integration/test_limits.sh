@@ -50,6 +50,16 @@ expect "a recording beyond the limit: it ends there" "$(stat -c %s "$work/rec")"
 grep -q 'recording the rings failed' "$work/out.err" "$state_dir/hillinfer.log" 2>/dev/null || fail "nobody says that the recording is of no use: $(cat "$work/out.err")"
 expect_nothing_left
 
+# --- an answer of no named length takes the room that there is; a length that does not fit is refused
+room=(-m "$work/random.gguf" -c 4096 --alpha 0.1 --csd none --hot-mb 1.5 -p "hello there" --temp 0 --ignore-eos)
+run_json "$work/out" "${room[@]}" -n -1 || fail "as many tokens as fit: $(cat "$work/out.err")"
+expect "as many tokens as fit: its end, and whole blocks of 64 tokens, fewer than the context" \
+    "$(field "$work/out" '"\(.finish_reason) \((.prompt_tokens + .predicted_tokens) % 64) \(.prompt_tokens + .predicted_tokens < 4096)"')" "length 0 true"
+run_json "$work/out" "${room[@]}" -n 4000
+expect "more tokens than fit: exit code" $? 1
+grep -q 'tokens do not fit' "$work/out.err" || fail "more tokens than fit: $(cat "$work/out.err")"
+expect_nothing_left
+
 # --- a control group with a limit, of version 1 or 2
 group="" limit=memory.limit_in_bytes
 for folder in /sys/fs/cgroup /sys/fs/cgroup/memory; do
