@@ -335,9 +335,26 @@ static int serve_relay(struct agent *agent, bool *moved)
     return status;
 }
 
+/* A drive that was reset or pulled out answers at once, with an error: another agent opens it
+ * anew, or says that it cannot be had. Asked in each turn: no more requests need to fail. */
+static int check_drive(struct agent *agent)
+{
+    struct hill_why why = {""};
+    char text[sizeof why.text];
+    int status = cold_pool_lost(agent->plane.pool, &why);
+
+    if (status == 0)
+        return 0;
+    snprintf(text, sizeof text, "the drive %.200s is lost: %.250s", agent->settings.csd_url,
+             why.text);
+    log_error("%s", text);
+    worker_link_failure(agent->link, status, text, true, 0);
+    return status;
+}
+
 /* One command, or a page of the directory when there was none for a while: a query that comes must
- * not find the drive busy with it. 1: did something, 0: idle. */
-static int serve(struct agent *agent)
+ * not find the drive busy with it. Negative: the drive is lost. */
+static int serve(struct agent *agent, bool *moved)
 {
     struct hill_why why = {""};
     uint64_t before = agent->plane.commands;
@@ -357,12 +374,10 @@ static int serve(struct agent *agent)
         close_plane(agent);
         return 0;
     }
-    if (status < 0) {
-        /* no entry depends on it: the next agent starts empty, or ADOPT names the slots */
+    if (status < 0) /* no entry depends on it: the next agent starts empty, or ADOPT names slots */
         log_warn("cannot write the cold pool's directory: %s", why.text);
-        return 0;
-    }
-    return status;
+    *moved |= status > 0;
+    return check_drive(agent);
 }
 
 /* Sleep until the bell rings, something is due, or for a while. */
@@ -405,7 +420,7 @@ int agent_run(struct worker_link *link, const struct agent_host *host)
         if (agent.serving && agent.relay)
             status = serve_relay(&agent, &moved);
         else if (agent.serving)
-            moved |= serve(&agent) != 0;
+            status = serve(&agent, &moved);
         if (moved || status != 0)
             continue;
         if (bell != worker_link_doorbell(link))

@@ -69,3 +69,8 @@ bool csd_is_dead(const struct csd_backend *backend)
 {
     return file_io_dead(backend->io);
 }
+
+int csd_lost(struct csd_backend *backend, struct hill_why *why)
+{
+    return file_io_lost(backend->io, why);
+}

@@ -138,6 +138,8 @@ int csd_finish(struct csd_backend *backend, uint32_t job, struct hill_why *why);
 const uint8_t *csd_view(struct csd_backend *backend, uint64_t offset, uint64_t bytes);
 /* The drive has stopped answering: memory that it was given must not be freed. */
 bool csd_is_dead(const struct csd_backend *backend);
+/* HILL_E_IO: it answers with errors alone (file_io_lost). */
+int csd_lost(struct csd_backend *backend, struct hill_why *why);
 
 /* NULL allowed. */
 void csd_backend_close(struct csd_backend *backend);

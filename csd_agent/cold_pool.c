@@ -262,6 +262,11 @@ void cold_pool_describe(const struct cold_pool *pool, char *text, size_t size)
                  pool_uuid_print(uuid, pool->directory->identity.uuid));
 }
 
+int cold_pool_lost(const struct cold_pool *pool, struct hill_why *why)
+{
+    return csd_drive_lost(pool->drive, why);
+}
+
 uint32_t cold_pool_position(const struct cold_pool *pool, uint32_t slot)
 {
     uint32_t slots = pool->layout.stripe_slots, stripe = slot / slots;

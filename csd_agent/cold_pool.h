@@ -66,6 +66,8 @@ uint64_t cold_pool_slot_bytes(const struct cold_pool *pool);
 
 const struct pool_layout *cold_pool_layout(const struct cold_pool *pool);
 void cold_pool_describe(const struct cold_pool *pool, char *text, size_t size);
+/* HILL_E_IO: the drive answers with errors alone, and only opening it anew can help. */
+int cold_pool_lost(const struct cold_pool *pool, struct hill_why *why);
 
 /* Entries and digests of slots as a DEMOTE record has them: of consecutive ones of one stripe, or
  * of those that `slots` names, in stripes that (sequence, layer) has. */

@@ -265,6 +265,11 @@ void csd_drive_pass(struct csd_drive *d, uint32_t stripe, uint32_t first_slot, u
                           (uint64_t)n_slots * pool_read_bytes(&d->layout));
 }
 
+int csd_drive_lost(struct csd_drive *d, struct hill_why *why)
+{
+    return csd_lost(d->backend, why);
+}
+
 void csd_drive_describe(struct csd_drive *d, char *text, size_t size)
 {
     d->ops->describe(d->backend, text, size);

@@ -81,6 +81,8 @@ void csd_drive_free_stripe(struct csd_drive *drive, uint32_t stripe);
 /* The host scores these slots, from the first of a group on: their DRAM is free for others, too. */
 void csd_drive_pass(struct csd_drive *drive, uint32_t stripe, uint32_t first_slot,
                     uint32_t n_slots);
+/* HILL_E_IO: it answers with errors alone, and only opening it anew can help. */
+int csd_drive_lost(struct csd_drive *drive, struct hill_why *why);
 /* What it runs on, for people. */
 void csd_drive_describe(struct csd_drive *drive, char *text, size_t size);
 /* Memory from alloc may be used in transfers. */

@@ -65,6 +65,7 @@ struct file_io {
     struct job jobs[FILE_IO_JOBS + 1]; /* the last is file_io_run's */
     uint32_t order[FILE_IO_JOBS + 1];  /* started jobs, oldest first */
     uint32_t n_started;
+    uint32_t n_failed; /* jobs, and reads of the first page, in a row */
 };
 
 /* file_io_prepare's ring. */
@@ -316,6 +317,28 @@ void file_io_describe(const struct file_io *io, const char *device, char *text, 
 bool file_io_dead(const struct file_io *io)
 {
     return io->dead;
+}
+
+int file_io_lost(struct file_io *io, struct hill_why *why)
+{
+    void *page = NULL;
+
+    if (!io->dead && io->n_failed > 0)
+        page = aligned_alloc(CSD_ALIGN, CSD_ALIGN);
+    if (!page)
+        return 0;
+    if (!io->direct) /* what the page cache has of it says nothing */
+        posix_fadvise(io->fd, 0, CSD_ALIGN, POSIX_FADV_DONTNEED);
+    ssize_t n = pread(io->fd, page, CSD_ALIGN, 0);
+    int err = errno;
+    free(page);
+    io->n_failed = n == CSD_ALIGN ? 0 : io->n_failed + 1;
+    if (io->n_failed < FILE_IO_LOST_AFTER)
+        return 0;
+    return hill_fail(why, HILL_E_IO,
+                     "%u transfers in a row have failed, the cold pool's first page cannot be read "
+                     "either: %s",
+                     io->n_failed, n < 0 ? strerror(err) : "it ends early");
 }
 
 static int transfer_failed(const struct piece *piece, int err, struct hill_why *why)
@@ -648,6 +671,10 @@ static int finish_job(struct file_io *io, uint32_t number, struct hill_why *why)
         status = io->uring ? finish_uring(io, job, why) : run_plain(io, &job->cursor, why);
     if (status == 0 && job->result != 0)
         status = hill_fail(why, job->result, "%s", job->why.text);
+    if (status != 0)
+        io->n_failed++;
+    else if (job->cursor.n > 0)
+        io->n_failed = 0;
     forget_job(io, number);
     return status;
 }

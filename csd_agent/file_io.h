@@ -26,6 +26,7 @@
 #define FILE_IO_DEPTH       64u
 #define FILE_IO_PIECE_BYTES (1u << 20)
 #define FILE_IO_DEADLINE_MS 60000
+#define FILE_IO_LOST_AFTER  8u /* failures in a row */
 
 struct file_io;
 
@@ -49,6 +50,10 @@ bool file_io_direct(const struct file_io *io);
 /* "DEVICE, io_uring or pread, O_DIRECT or page cache", or "DEVICE, mapped from memory". */
 void file_io_describe(const struct file_io *io, const char *device, char *text, size_t size);
 bool file_io_dead(const struct file_io *io);
+/* Does the file answer, but with errors alone? To be asked again and again: after a job that has
+ * failed each call reads the first page. HILL_E_IO: with these, FILE_IO_LOST_AFTER in a row have
+ * failed. 0: not so many have yet, none has since one succeeded, or the file is dead. */
+int file_io_lost(struct file_io *io, struct hill_why *why);
 /* Bytes of a file in memory where they lie, until the next call about bytes behind them; NULL: they
  * are to be read. */
 const uint8_t *file_io_view(struct file_io *io, uint64_t offset, uint64_t bytes);

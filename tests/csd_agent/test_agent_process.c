@@ -1,9 +1,11 @@
 /*
  * test_agent_process.c - the agent's process from Hello to exit, with the test as coordinator and
- * scorer: Configure, Ready, a command, a new epoch, Shutdown; and a pool that cannot be had.
+ * scorer: Configure, Ready, a command, a new epoch, Shutdown; a pool that cannot be had; a drive
+ * that is lost while it serves.
  */
 #include "tests/csd_agent/fixture.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <zmq.h>
@@ -226,8 +228,9 @@ static void test_serves_epoch_after_epoch_and_stops_in_order(void **state)
 
 /* ---- under a device model ---- */
 
-/* Write eight slots; the completion. */
-static struct record_completion demote(struct party *scorer, uint32_t epoch, uint32_t first)
+/* Have eight slots written; the completion. */
+static struct record_completion demote(struct party *scorer, uint32_t epoch, uint32_t first,
+                                       int status)
 {
     struct shm_ring_end *completion = &scorer->ends[RING_COMPLETION];
     struct record_completion out;
@@ -250,7 +253,7 @@ static struct record_completion demote(struct party *scorer, uint32_t epoch, uin
     memcpy(&out, payload, sizeof out);
     shm_ring_release(completion);
     assert_int_equal(out.tag, 7 + first);
-    assert_int_equal(out.status, 0);
+    assert_int_equal(out.status, status);
     return out;
 }
 
@@ -276,7 +279,7 @@ static void test_a_modelled_drive_takes_its_time_and_is_counted(void **state)
     configure_modelled(&s, 1, 8u << 20, &model);
     assert_int_equal(party_open(&s.scorer, NULL, NULL), 0);
     expect_ready(&s, 1);
-    c = demote(&s.scorer, 1, 0);
+    c = demote(&s.scorer, 1, 0, 0);
     assert_int_equal(c.flash_read_bytes, 0);
     assert_true(c.busy_ns >= 30000000 + c.flash_write_bytes * 8);
     while (commands == 0) { /* what it says may be of its directory alone */
@@ -294,7 +297,7 @@ static void test_a_modelled_drive_takes_its_time_and_is_counted(void **state)
     model.latency_us = 60000; /* changed while it serves */
     send_message(&s, &message);
     for (uint32_t first = 8; c.busy_ns < 60000000; first += 8)
-        c = demote(&s.scorer, 1, first); /* it is told over another way: soon, not at once */
+        c = demote(&s.scorer, 1, first, 0); /* it is told over another way: soon, not at once */
     Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
     message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
     message.shutdown = &shutdown;
@@ -320,6 +323,42 @@ static void test_a_pool_without_space_is_a_fatal_failure(void **state)
     scene_close(&s, 100);
 }
 
+/* ---- a drive that fails ---- */
+
+/* Does what the agent writes get through from now on? */
+static void let_writes(const struct scene *s, bool through)
+{
+    const struct rlimit limit = {through ? RLIM_INFINITY : 0, RLIM_INFINITY};
+    assert_int_equal(prlimit(s->child, RLIMIT_FSIZE, &limit, NULL), 0);
+}
+
+static void test_a_drive_that_only_fails_is_a_fatal_failure(void **state)
+{
+    struct scene s;
+
+    (void)state;
+    scene_open(&s);
+    make_segments(&s, 1);
+    configure(&s, 1, 8u << 20);
+    assert_int_equal(party_open(&s.scorer, NULL, NULL), 0);
+    expect_ready(&s, 1);
+    let_writes(&s, false);
+    for (uint32_t i = 0; i < 40; i++)
+        demote(&s.scorer, 1, 0, HILL_E_NOSPACE);
+    let_writes(&s, true);
+    demote(&s.scorer, 1, 0, 0); /* it could be read: the agent has gone on */
+    let_writes(&s, false);
+    assert_int_equal(truncate(pool_path(), 0), 0);
+    demote(&s.scorer, 1, 8, HILL_E_NOSPACE);
+    Hill__Message *failure = receive(&s, HILL__MESSAGE__BODY_FAILURE);
+    assert_int_equal(failure->failure->code, HILL_E_IO);
+    assert_true(failure->failure->fatal);
+    assert_non_null(strstr(failure->failure->text, pool_url()));
+    proto_free(failure);
+    drop_segments(&s);
+    scene_close(&s, 111);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
 int main(void)
@@ -328,6 +367,7 @@ int main(void)
         TEST(test_serves_epoch_after_epoch_and_stops_in_order),
         TEST(test_a_modelled_drive_takes_its_time_and_is_counted),
         TEST(test_a_pool_without_space_is_a_fatal_failure),
+        TEST(test_a_drive_that_only_fails_is_a_fatal_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -386,6 +386,49 @@ static void test_reading_past_the_end_is_an_error(void **state)
     (void)state;
 }
 
+/* A read fails, and so does the first page, all but once too often. */
+static void almost_lose(struct file_io *io, const struct csd_extent *extent)
+{
+    assert_int_equal(truncate(pool_path(), 0), 0);
+    assert_int_equal(file_io_run(io, extent, 1, NULL), HILL_E_IO);
+    for (uint32_t n = 2; n < FILE_IO_LOST_AFTER; n++)
+        assert_int_equal(file_io_lost(io, NULL), 0);
+}
+
+static void test_a_file_that_only_fails_is_lost(void **state)
+{
+    uint8_t *page = aligned_alloc(CSD_ALIGN, CSD_ALIGN);
+    const struct csd_extent first = {.memory = page, .bytes = CSD_ALIGN};
+    const struct csd_extent second = {.offset = CSD_ALIGN, .memory = page, .bytes = CSD_ALIGN};
+    const struct csd_options ways[] = {{.create = true},
+                                       {.create = true, .force_pread = true},
+                                       {.create = true, .force_buffered = true}};
+    struct hill_why why = {""};
+    struct file_io *io;
+
+    (void)state;
+    assert_non_null(page);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        assert_int_equal(file_io_open(&io, pool_path(), &ways[i], &why), 0);
+        almost_lose(io, &first);
+        assert_int_equal(truncate(pool_path(), CSD_ALIGN), 0);
+        assert_int_equal(file_io_run(io, &first, 1, &why), 0); /* it has answered */
+        almost_lose(io, &first);
+        assert_int_equal(truncate(pool_path(), CSD_ALIGN), 0);
+        assert_int_equal(file_io_lost(io, &why), 0); /* the first page is there */
+        for (uint32_t n = 0; n < 2 * FILE_IO_LOST_AFTER; n++) {
+            assert_int_equal(file_io_run(io, &second, 1, NULL), HILL_E_IO);
+            assert_int_equal(file_io_lost(io, &why), 0); /* still */
+        }
+        almost_lose(io, &first);
+        assert_int_equal(file_io_run(io, NULL, 0, &why), 0); /* which is no answer */
+        assert_int_equal(file_io_lost(io, &why), HILL_E_IO);
+        assert_non_null(strstr(why.text, "first page cannot be read either: it ends early"));
+        file_io_close(io);
+    }
+    free(page);
+}
+
 static void test_unaligned_transfers_are_refused(void **state)
 {
     struct csd_options options = {.create = true};
@@ -640,6 +683,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_falls_back_where_direct_access_is_refused, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_reading_past_the_end_is_an_error, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(test_a_file_that_only_fails_is_lost, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(test_unaligned_transfers_are_refused, make_folder,
                                         remove_folder),
