@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#include "gateway/text_buffer.h"
+
+#define FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL)
+
 static int check_bounds(const char *text, size_t bytes, struct api_error *error)
 {
     size_t depth = 0, values = 0;
@@ -31,6 +35,44 @@ static int check_bounds(const char *text, size_t bytes, struct api_error *error)
     return 0;
 }
 
+static bool is_beyond_64_bits(const char *number, size_t bytes)
+{
+    bool negative = *number == '-';
+    const char *bound = negative ? "9223372036854775808" : "9223372036854775807";
+    size_t n = bytes - negative;
+    for (size_t i = negative; i < bytes; i++)
+        if (number[i] < '0' || number[i] > '9')
+            return false;
+    return n > strlen(bound) ||
+           (n == strlen(bound) && memcmp(number + negative, bound, strlen(bound)) > 0);
+}
+
+/* jansson refuses integers beyond 64 bits: these alone become reals, by an exponent of 0. */
+static json_t *load_large_integers(const char *text, size_t bytes, json_error_t *why)
+{
+    static const char number_bytes[] = "0123456789+-.eE";
+    struct text_buffer wide = {0};
+    size_t from = 0, at = 0;
+    bool quoted = false;
+    while (at < bytes) {
+        size_t number = at;
+        while (!quoted && at < bytes && memchr(number_bytes, text[at], sizeof number_bytes - 1))
+            at++;
+        if (at == number) {
+            at += quoted && text[at] == '\\' ? 2 : 1;
+            quoted ^= text[number] == '"';
+        } else if (is_beyond_64_bits(text + number, at - number)) {
+            text_add(&wide, text + from, at - from);
+            text_puts(&wide, "e0");
+            from = at;
+        }
+    }
+    text_add(&wide, text + from, bytes - from);
+    json_t *root = wide.failed ? NULL : json_loadb(wide.bytes, wide.length, FLAGS, why);
+    text_finish(&wide);
+    return root;
+}
+
 json_t *json_bounded_object(const char *text, size_t bytes, struct api_error *error)
 {
     json_error_t why;
@@ -45,7 +87,9 @@ json_t *json_bounded_object(const char *text, size_t bytes, struct api_error *er
     }
     if (check_bounds(text, bytes, error))
         return NULL;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    json_t *root = json_loadb(text, bytes, FLAGS, &why);
+    if (!root && json_error_code(&why) == json_error_numeric_overflow)
+        root = load_large_integers(text, bytes, &why);
     if (!root) {
         api_refuse(error, 400, "bad_json", NULL, "the body is no JSON: line %d, column %d: %s",
                    why.line, why.column, why.text);

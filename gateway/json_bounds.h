@@ -2,7 +2,8 @@
  * gateway/json_bounds.h - JSON from outside, within bounds.
  *
  * What: how deep it nests and how many values it has is counted before anything is made of it: a
- * body of "[[[[" or of a million commas costs no memory. Who calls it: order.c.
+ * body of "[[[[" or of a million commas costs no memory. Integers beyond 64 bits are reals. Who
+ * calls it: order.c.
  * Failure: -1 and *error (400). Concurrency: stateless.
  */
 #pragma once

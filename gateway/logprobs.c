@@ -16,10 +16,13 @@ void logprobs_add(struct logprobs *l, const char *text, size_t bytes, double log
         return;
     }
     if (new_token)
-        l->list[l->n++] = (struct logprob_entry){l->raw.length, 0, logprob};
+        l->list[l->n++] = (struct logprob_entry){
+            .begin = l->raw.length, .offset = l->characters, .logprob = logprob};
     if (l->n)
         l->list[l->n - 1].bytes += bytes;
     text_add(&l->raw, text, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        l->characters += ((uint8_t)text[i] & 0xc0) != 0x80; /* not within a character of UTF-8 */
 }
 
 void logprobs_sure(struct logprobs *l, size_t bytes)
@@ -61,7 +64,7 @@ static void add_column(struct text_buffer *out, const struct logprobs *l, size_t
         else if (column == COLUMN_LOGPROBS)
             text_add_number(out, l->list[i].logprob);
         else
-            text_printf(out, "%" PRIu64, l->list[i].begin);
+            text_printf(out, "%" PRIu64, l->list[i].offset);
     }
     text_puts(out, "]");
 }

@@ -15,6 +15,7 @@
 
 struct logprob_entry {
     uint64_t begin, bytes; /* of its text in raw */
+    uint64_t offset;       /* characters before it */
     double logprob;
 };
 
@@ -23,7 +24,8 @@ struct logprobs {
     struct logprob_entry *list;
     size_t n, room, next; /* next: the first that is not out yet */
     struct text_buffer raw;
-    uint64_t sure; /* bytes of raw that are certain */
+    uint64_t characters; /* of raw */
+    uint64_t sure;       /* bytes of raw that are certain */
 };
 
 /* A token; or, with new_token false, more text of the newest. */

@@ -2,7 +2,6 @@
 #include "gateway/tool_calls.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
@@ -12,28 +11,80 @@ static const char tag_begin[] = "<tool_call>", tag_end[] = "</tool_call>",
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static const json_t *arguments_of(const json_t *call)
+static const char *arguments_key(const json_t *call)
 {
-    const json_t *arguments = json_object_get(call, "arguments");
-    return arguments ? arguments : json_object_get(call, "parameters");
+    return json_object_get(call, "arguments") ? "arguments" : "parameters";
 }
 
 /* Without tags around it an object that has a name is a call only with arguments. */
 static bool is_call(const struct call_reader *r, const json_t *call)
 {
-    const json_t *arguments = arguments_of(call);
+    const json_t *arguments = json_object_get(call, arguments_key(call));
     return json_string_length(json_object_get(call, "name")) &&
            (json_is_object(arguments) || json_is_string(arguments) ||
             (!arguments && r->form == CHAT_TOOLS_TAGS));
 }
 
-static void add_call(struct call_reader *r, const json_t *call, struct text_buffer *calls,
-                     bool stream)
+/* Of a key, a value or an item in valid JSON: the bytes before the mark that ends it. */
+static size_t item_bytes(const char *item, const char *end)
 {
-    const json_t *name = json_object_get(call, "name"), *arguments = arguments_of(call);
-    char *text = json_is_string(arguments) ? strdup(json_string_value(arguments))
-                 : arguments ? json_dumps(arguments, JSON_COMPACT | JSON_REAL_PRECISION(15))
-                             : strdup("{}");
+    const char *at = item;
+    size_t depth = 0;
+    for (bool quoted = false; at < end && (quoted || depth || !memchr(",:]}", *at, 4)); at++) {
+        if (quoted) {
+            quoted = *at != '"';
+            at += *at == '\\';
+            continue;
+        }
+        quoted = *at == '"';
+        depth += *at == '{' || *at == '[';
+        depth -= *at == '}' || *at == ']';
+    }
+    return (size_t)(at - item);
+}
+
+static bool is_key(const char *text, size_t bytes, const char *key)
+{
+    json_t *read = json_loadb(text, bytes, JSON_DECODE_ANY, NULL);
+    bool same = json_is_string(read) && strcmp(json_string_value(read), key) == 0;
+    json_decref(read);
+    return same;
+}
+
+/* The value of a key that the call has, as the model wrote it; of several the last one, which is
+ * jansson's, too. NULL: out of memory. */
+static const char *written_value(const char *call, const char *end, const char *key, size_t *bytes)
+{
+    const char *found = NULL, *at = (const char *)memchr(call, '{', (size_t)(end - call)) + 1;
+    do {
+        size_t n_key = item_bytes(at, end);
+        const char *value = at + n_key + 1;
+        size_t n = item_bytes(value, end);
+        if (is_key(at, n_key, key)) {
+            found = value;
+            *bytes = n;
+        }
+        at = value + n + 1;
+    } while (at[-1] == ',');
+    for (; found && memchr(space_bytes, *found, sizeof space_bytes - 1); found++)
+        --*bytes;
+    while (found && memchr(space_bytes, found[*bytes - 1], sizeof space_bytes - 1))
+        --*bytes;
+    return found;
+}
+
+static void add_call(struct call_reader *r, const json_t *call, const char *written,
+                     const char *end, struct text_buffer *calls, bool stream)
+{
+    const char *key = arguments_key(call), *text = "{}";
+    const json_t *name = json_object_get(call, "name"), *arguments = json_object_get(call, key);
+    size_t bytes = 2;
+    if (json_is_string(arguments)) {
+        text = json_string_value(arguments);
+        bytes = json_string_length(arguments);
+    } else if (arguments) {
+        text = written_value(written, end, key, &bytes);
+    }
     text_puts(calls, calls->length ? "," : "");
     text_puts(calls, "{");
     if (stream)
@@ -43,10 +94,9 @@ static void add_call(struct call_reader *r, const json_t *call, struct text_buff
     text_puts(calls, "\"name\":");
     text_add_json(calls, json_string_value(name), json_string_length(name));
     text_puts(calls, ",\"arguments\":");
-    text_add_json(calls, text ? text : "", text ? strlen(text) : 0);
+    text_add_json(calls, text ? text : "", text ? bytes : 0);
     text_puts(calls, "}}");
     calls->failed |= !text;
-    free(text);
     r->n++;
 }
 
@@ -54,16 +104,20 @@ static void add_call(struct call_reader *r, const json_t *call, struct text_buff
 static bool take_calls(struct call_reader *r, const char *bytes, size_t n,
                        struct text_buffer *calls, bool stream)
 {
-    json_t *read = json_loadb(bytes, n, 0, NULL);
+    /* jansson refuses integers beyond 64 bits, and arguments are handed on as they are written */
+    json_t *read = json_loadb(bytes, n, JSON_DECODE_INT_AS_REAL, NULL);
+    const char *end = bytes + n, *at = bytes;
     size_t n_list = json_array_size(read);
     bool good = json_is_object(read) ? is_call(r, read)
                                      : n_list == 1 || (n_list && r->form == CHAT_TOOLS_TAGS);
     for (size_t i = 0; good && i < n_list; i++)
         good = is_call(r, json_array_get(read, i));
     if (good && json_is_object(read))
-        add_call(r, read, calls, stream);
-    for (size_t i = 0; good && i < n_list; i++)
-        add_call(r, json_array_get(read, i), calls, stream);
+        add_call(r, read, bytes, end, calls, stream);
+    for (size_t i = 0; good && i < n_list; i++) {
+        at = i ? at + item_bytes(at, end) + 1 : (const char *)memchr(bytes, '[', n) + 1;
+        add_call(r, json_array_get(read, i), at, end, calls, stream);
+    }
     json_decref(read);
     return good;
 }

@@ -336,6 +336,25 @@ static void test_logprobs_come_with_their_text(void **state)
     json_decref(json);
 }
 
+static void test_offsets_count_characters(void **state)
+{
+    (void)state;
+    static const char *const tokens[] = {"na\xc3\xafve", " ", "\xf0\x9f\x98\x80\xe2\x82\xac", "!"};
+    struct logprobs l = {.wanted = true};
+    json_int_t offsets[4];
+    for (unsigned i = 0; i < 4; i++) {
+        logprobs_add(&l, tokens[i], strlen(tokens[i]), -1, true);
+        logprobs_sure(&l, strlen(tokens[i]));
+    }
+    json_t *json = write_logprobs(&l);
+    assert_int_equal(json_unpack(json, "{s:[I, I, I, I]}", "text_offset", &offsets[0], &offsets[1],
+                                 &offsets[2], &offsets[3]),
+                     0);
+    assert_true(offsets[0] == 0 && offsets[1] == 5 && offsets[2] == 6 && offsets[3] == 8);
+    json_decref(json);
+    logprobs_finish(&l);
+}
+
 /* ---- metrics ---- */
 
 static void test_times_are_a_histogram(void **state)
@@ -393,6 +412,7 @@ int main(void)
         cmocka_unit_test(test_a_stream_is_events_of_json),
         cmocka_unit_test(test_an_error_has_openais_shape),
         cmocka_unit_test(test_logprobs_come_with_their_text),
+        cmocka_unit_test(test_offsets_count_characters),
         cmocka_unit_test(test_times_are_a_histogram),
         cmocka_unit_test(test_what_was_written_to_flash),
     };

@@ -427,6 +427,33 @@ static void test_json_is_bounded(void **state)
     order_finish(&order);
 }
 
+static void test_integers_beyond_64_bits(void **state)
+{
+    (void)state;
+#define SCHEMA(maximum)                                                                            \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"              \
+    "\"maximum\":" maximum ",\"minimum\":0,\"description\":\"\\\"18446744073709551616\"}}}]"
+    taken(ORDER_CHAT, "{" HELLO "," SCHEMA("18446744073709551615") ",\"seed\":9007199254740993}");
+    json_t *parameters =
+        json_object_get(json_object_get(json_array_get(order.tools, 0), "function"), "parameters");
+    assert_true(json_number_value(json_object_get(parameters, "maximum")) == 0x1p64);
+    /* other values stay what they are */
+    assert_true(json_is_integer(json_object_get(parameters, "minimum")));
+    assert_string_equal(json_string_value(json_object_get(parameters, "description")),
+                        "\"18446744073709551616");
+    assert_true(order.seed == 9007199254740993);
+    taken(ORDER_CHAT, "{" HELLO "," SCHEMA("-9223372036854775809") "}");
+    taken(ORDER_COMPLETION, "{\"prompt\":[1,2],\"max_tokens\":99999999999999999999,"
+                            "\"metadata\":[9223372036854775808,-9223372036854775808]}");
+    assert_int_equal(order.n_ids, 2);
+    refused(ORDER_CHAT, "{" HELLO ",\"seed\":9223372036854775808}", "wrong_type", "seed");
+    refused(ORDER_COMPLETION, "{\"prompt\":[1,18446744073709551616]}", "wrong_type", "prompt[1]");
+    refused(ORDER_CHAT, "{\"user\":18446744073709551616x}", "bad_json", "line 1");
+    refused(ORDER_CHAT, "{\"user\":018446744073709551616}", "bad_json", "line 1");
+    refused(ORDER_CHAT, "{\"user\":18446744073709551616", "bad_json", "line 1");
+    order_finish(&order);
+}
+
 static void test_tokens_and_templates(void **state)
 {
     (void)state;
@@ -459,6 +486,7 @@ int main(void)
         cmocka_unit_test(test_infill_beside_other_files),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_json_is_bounded),
+        cmocka_unit_test(test_integers_beyond_64_bits),
         cmocka_unit_test(test_tokens_and_templates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -290,7 +290,7 @@ static void test_tags(void **state)
     enum chat_tools tags = CHAT_TOOLS_TAGS;
     reads(tags, "plain < text <tool\n", "plain < text <tool\n|");
     reads(tags, "I ask.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>",
-          "I ask.|add {\"a\":1};");
+          "I ask.|add {\"a\": 1};");
     reads(tags,
           "<tool_call>{\"name\":\"a\",\"arguments\":{}}</tool_call>\n<tool_call>{\"name\":\"b\"}"
           "</tool_call>\n",
@@ -306,11 +306,33 @@ static void test_tags(void **state)
           "<tool_call><tool_call>{\"name\":\"a\"}</tool_call>|");
 }
 
+static void test_arguments_are_what_was_written(void **state)
+{
+    (void)state;
+    enum chat_tools tags = CHAT_TOOLS_TAGS;
+    reads(
+        tags,
+        "<tool_call>{\"name\":\"send\",\"arguments\":{\"wei\":100000000000000000001}}</tool_call>",
+        "|send {\"wei\":100000000000000000001};");
+    reads(tags,
+          "<tool_call>[ {\"arguments\" : { \"x\": [0.10, 0.12345678901234567],\n\"y\": {} } , "
+          "\"name\":\"a\"} , {\"name\":\"b\",\"arguments\":{\"x\":-0}}]</tool_call>",
+          "|a { \"x\": [0.10, 0.12345678901234567],\n\"y\": {} };b {\"x\":-0};");
+    /* other values with marks in them, another key of that name, keys twice and with escapes */
+    reads(tags,
+          "<tool_call>{\"id\":\"\\\",\\\"arguments\\\":{}}\",\"extra\":{\"arguments\":[1,2]},"
+          "\"parameters\":{\"b\":0},\"name\":\"a\",\"arguments\":{\"b\":1},"
+          "\"\\u0061rguments\":{\"b\":\"\\\\\"}}</tool_call>",
+          "|a {\"b\":\"\\\\\"};");
+    reads(CHAT_TOOLS_JSON, "{\"name\":\"a\",\"parameters\":{\"n\":18446744073709551615}}",
+          "|a {\"n\":18446744073709551615};");
+}
+
 static void test_json(void **state)
 {
     (void)state;
     reads(CHAT_TOOLS_JSON, " {\"name\": \"add\", \"parameters\": {\"a\": \"}\"}} ",
-          "|add {\"a\":\"}\"};");
+          "|add {\"a\": \"}\"};");
     reads(CHAT_TOOLS_JSON, "Three. {\"name\": \"add\"}", "Three. {\"name\": \"add\"}|");
     reads(CHAT_TOOLS_JSON, "{\"sum\": 3}", "{\"sum\": 3}|");
     reads(CHAT_TOOLS_JSON, "[{\"name\": \"a\", \"parameters\": {}}]", "|a {};");
@@ -318,7 +340,7 @@ static void test_json(void **state)
     reads(CHAT_TOOLS_JSON, TWO, TWO "|"); /* which its template could not render */
     reads(CHAT_TOOLS_JSON, "{\"name\": \"Alice\", \"age\": 30}",
           "{\"name\": \"Alice\", \"age\": 30}|");
-    reads(CHAT_TOOLS_JSON, "{\"name\": \"t\", \"parameters\": {\"x\": 21.3}}", "|t {\"x\":21.3};");
+    reads(CHAT_TOOLS_JSON, "{\"name\": \"t\", \"parameters\": {\"x\": 21.3}}", "|t {\"x\": 21.3};");
     reads(CHAT_TOOLS_NONE, "{\"name\": \"add\"}<tool_call>", "{\"name\": \"add\"}<tool_call>|");
 }
 
@@ -332,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_llama_with_a_date),
         cmocka_unit_test(test_what_is_refused),
         cmocka_unit_test(test_tags),
+        cmocka_unit_test(test_arguments_are_what_was_written),
         cmocka_unit_test(test_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -245,7 +245,7 @@ answered "tools are told as the template has them" 200 '.prompt | contains("<too
 calls=$(jq -c --argjson tools "$tools" '.tools = $tools | .messages[2] = .messages[0] | .tool_choice = {type: "function", function: {name: "add"}}' <<<"$calls")
 ask POST /v1/chat/completions "$(jq -c '.stop = "</tool_call>"' <<<"$calls")"
 answered "a call" 200 '.choices[0] | "\(.finish_reason) \(.message.content) \(.message.tool_calls | length) \(.message.tool_calls[0].function.name) \(.message.tool_calls[0].function.arguments)"' \
-    'tool_calls null 1 add {"a":1}'
+    'tool_calls null 1 add {"a": 1}'
 ask POST /v1/chat/completions "$(jq -c '.stop = "</tool_call>" | .stream = true' <<<"$calls")" -N
 sed -n 's/^data: {/{/p' "$work/answer" >"$work/events"
 expect "a call in a stream" "$(jq -sr '[.[].choices[0] | .delta.tool_calls // empty | .[] | "\(.index) \(.type) \(.function.name)"] | @csv' "$work/events")" '"0 function add"'
