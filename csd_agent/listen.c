@@ -460,10 +460,5 @@ static int run(const struct options *o, struct hill_why *why)
 
 int listen_main(int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0) { /* not what --listen names */
-            options_help(stdout, &program);
-            return 0;
-        }
     return options_main(&program, argc, argv, check_options, run);
 }
