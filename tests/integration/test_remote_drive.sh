@@ -50,6 +50,7 @@ expect "entries are cold" "$(jq '.tiers.cold.tokens > 0 and .tiers.cold.hits > 0
 expect_one_line "no keys" 100 "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" "${options[@]}" "${ask[@]}" --csd tcp://127.0.0.1:1
 expect_one_line "no port" 100 "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" "${options[@]}" "${ask[@]}" --csd tcp://127.0.0.1 "${keys[@]}"
 chmod 644 "$work/stranger"
+expect "--listen --help lists the listener's options" "$("$bin/hill-csd-agent" --listen --help | grep -c '^  --drive ')" 1
 expect_one_line "a key that others may read" 100 "$bin/hill-csd-agent" --listen tcp://127.0.0.1:1 --drive "file:$work/x" --key "$work/stranger" --peer "$work/host.pub"
 chmod 600 "$work/stranger"
 expect_one_line "a key that is there" 100 "$bin/hillctl" keygen "$work/host"
