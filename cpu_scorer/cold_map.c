@@ -127,9 +127,9 @@ static double load_of_all(const struct cold_map *map, uint32_t list)
     return sum;
 }
 
-static bool has_room(const struct cold_map *map, uint32_t part, bool reuses)
+static bool has_room(const struct cold_map *map, uint32_t part)
 {
-    return cold_map_room(map, part) || (reuses && cold_map_spare(map, part));
+    return cold_map_room(map, part) || cold_map_spare(map, part);
 }
 
 bool cold_map_uneven(const struct cold_map *map, uint32_t list, uint32_t n, uint32_t *drive)
@@ -142,13 +142,13 @@ bool cold_map_uneven(const struct cold_map *map, uint32_t list, uint32_t n, uint
             most = excess;
             *drive = d;
         }
-        if (-excess > lacks && has_room(map, part, true))
+        if (-excess > lacks && has_room(map, part))
             lacks = -excess;
     }
     return most >= n && lacks >= n;
 }
 
-uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool reuses,
+uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool together,
                        uint32_t *drive)
 {
     double total, most = 0;
@@ -160,7 +160,7 @@ uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bo
     for (uint32_t d = 0; d < map->n_drives; d++) {
         uint32_t part = cold_map_part(map, list, d);
         double lacks = map->drives[d].share * total - load_of(map, &map->lists[part]);
-        if (map->drives[d].leaves || !has_room(map, part, reuses))
+        if (map->drives[d].leaves || !has_room(map, part))
             continue;
         if (found == COLD_NONE || lacks > most) {
             found = d;
@@ -170,7 +170,7 @@ uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bo
     if (found == COLD_NONE)
         return 0;
     *drive = found;
-    if (reuses || !(most > 0)) /* what has been hot goes down in one record */
+    if (together || !(most > 0))
         return n;
     uint32_t groups = (uint32_t)(most / KV_GROUP_TOKENS) + 1;
     return groups < n / KV_GROUP_TOKENS ? groups * KV_GROUP_TOKENS : n;

@@ -80,14 +80,13 @@ struct demote_record {
     bool scattered;       /* into demote->slots */
 };
 
-/* Slots for up to n tokens: *scattered, into those of copies, where enough of them are spare, or no
- * others are left; else behind the others. */
+/* Slots for up to n tokens: *scattered, into those of spare copies, where no others are left, or of
+ * what was hot all go there; else behind the others. */
 static uint32_t room_for(const struct cold_map *cold, uint32_t list, bool from_hot, uint32_t n,
                          bool *scattered)
 {
-    uint32_t spare = from_hot ? cold_map_spare(cold, list) : 0;
-    uint32_t room = cold_map_room(cold, list);
-    *scattered = spare > 0 && (spare >= n || room == 0);
+    uint32_t spare = cold_map_spare(cold, list), room = cold_map_room(cold, list);
+    *scattered = spare > 0 && ((from_hot && spare >= n) || room == 0);
     room = *scattered ? spare : room;
     if (*scattered && room > MOVES_DOWN)
         room = MOVES_DOWN;
@@ -118,15 +117,15 @@ static int reserve(struct demotions *d, struct sequence *s, uint32_t layer, bool
     return 0;
 }
 
-/* Slots of copies for hot positions; what they were copies of has none any more. */
+/* Slots of copies for these positions; what they were copies of has none any more. */
 static void take_copies(struct demotions *d, struct sequence *s, uint32_t layer,
-                        const uint32_t *hot, struct demote_record *r)
+                        const uint32_t *positions, struct demote_record *r)
 {
     uint32_t lost[MOVES_DOWN], *slots = r->demote->slots;
     struct tiers *t = &d->core->tiers;
     uint64_t *given =
         cold_map_room(&t->cold, r->part) ? &s->stats.given_stream : &s->stats.given_room;
-    cold_map_reuse(&t->cold, r->part, hot, r->n, slots, lost);
+    cold_map_reuse(&t->cold, r->part, positions, r->n, slots, lost);
     for (uint32_t i = 0; i < r->n; i++)
         if (lost[i] != COLD_NOBODY && s->kept) {
             s->layers[layer].kept[lost[i]] = COLD_LOST;
@@ -142,17 +141,17 @@ static void take_slots(struct demotions *d, struct sequence *s, uint32_t layer,
                        uint32_t first_position, const uint32_t *hot, struct demote_record *r)
 {
     struct tiers *t = &d->core->tiers;
+    uint32_t *positions = (uint32_t *)((uint8_t *)r->record + r->parts.positions);
+    memset(r->record, 0, r->parts.entries); /* no padding and no lane carries old bytes */
+    for (uint32_t i = 0; i < r->n; i++)
+        positions[i] = hot ? hot[i] : first_position + i;
     if (r->scattered)
-        take_copies(d, s, layer, hot, r);
+        take_copies(d, s, layer, positions, r);
     else if (hot)
         cold_map_take_positions(&t->cold, r->part, hot, r->n, &r->slot, &r->order);
     else
         cold_map_take(&t->cold, r->part, first_position, r->n, &r->slot, &r->order);
     record_demote_parts(&r->parts, &d->core->config.geometry, r->slot, r->n);
-    memset(r->record, 0, r->parts.entries); /* no padding and no lane carries old bytes */
-    uint32_t *positions = (uint32_t *)((uint8_t *)r->record + r->parts.positions);
-    for (uint32_t i = 0; i < r->n; i++)
-        positions[i] = hot ? hot[i] : first_position + i;
     uint32_t *slots = (uint32_t *)((uint8_t *)r->record + r->parts.total);
     for (uint32_t i = 0; r->scattered && i < r->n; i++)
         slots[i] = agent_slot(d->agent, r->demote->slots[i]);

@@ -7,10 +7,10 @@
  * commit precedes every later query on the same ring, and both happen only while no query is
  * scored: agent and scorer cut at the same place [I4]. An entry that has moved up (moves.h) leaves
  * its copy where it was; to go down again it needs the COMMIT alone. Copies beyond what is kept
- * (cold_map.h) give their slots to entries that go down without one: a scattered DEMOTE, which the
- * agent sees after the RELEASE of those slots. An entry that goes from one drive to another
- * (carry.h) does as one from the hot pool, but that its flip frees a slot of the other drive, by
- * RELEASE.
+ * (cold_map.h) give their slots to entries that go down without one, and to new ones where no other
+ * slot is left: a scattered DEMOTE, which the agent sees after the RELEASE of those slots. An entry
+ * that goes from one drive to another (carry.h) does as one from the hot pool, but that its flip
+ * frees a slot of the other drive, by RELEASE.
  * Who calls it: whatever places or moves entries; data thread alone. Failure: a DEMOTE that fails
  * fails its request.
  */

@@ -110,7 +110,7 @@ static uint32_t hot_target(struct sequence *s, const struct layer_state *l, uint
 {
     uint32_t target = hot_share_target(&s->share, n), hot = placement_hot_tokens(l->placement);
     uint32_t least = hot > MOVES_DOWN / 2 ? hot - MOVES_DOWN / 2 : 0;
-    if (!s->share.adapts || placement_tokens(l->placement) == 0 || target > least)
+    if (!s->share.adapts || target > least)
         return target;
     return least < s->share.limit ? least : s->share.limit;
 }
@@ -126,6 +126,18 @@ static int append_cold(struct layer_state *l, uint32_t to)
     return rc;
 }
 
+/* The placement's first tokens, each where it is: beta may have changed since they were placed.
+ * What is not committed yet is cold. */
+static int append_first(const struct core *c, struct sequence *s, uint32_t layer, uint32_t n)
+{
+    struct placement *placement = s->layers[layer].placement;
+    struct placement_moves none;
+    int rc = placement_append(placement, n, hot_share_target(&s->share, n), &none);
+    for (uint32_t p = 0; rc == 0 && p < n; p++)
+        rc = placement_place(placement, p, hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
+    return rc;
+}
+
 /* Tell the placement of tokens up to `n`, and take what is to go down for them. Of a prompt from
  * its first token on it hears when the prompt is whole; one that goes on with an earlier request's
  * tokens is told as its own come, because they may need the room of those. */
@@ -138,9 +150,7 @@ static void grow(struct demotions *d, struct sequence *s, uint32_t layer, uint32
     if (known == 0 && n < s->prompt_tokens)
         return;
     if (known == 0) {
-        rc = placement_append(l->placement, s->prompt_tokens, hot_target(s, l, s->prompt_tokens),
-                              &moves);
-        take_demoted(d, s, layer, &moves);
+        rc = append_first(d->core, s, layer, s->prompt_tokens);
     } else if (known < s->cold_to && n > s->cold_from) {
         if (known < s->cold_from)
             rc = placement_append(l->placement, s->cold_from - known, UINT32_MAX, &moves);
@@ -157,17 +167,11 @@ static void grow(struct demotions *d, struct sequence *s, uint32_t layer, uint32
 
 int moves_recover(const struct core *c, struct sequence *s, uint32_t least)
 {
-    struct placement_moves moves;
     int rc = moves_begin(c, s);
     for (uint32_t layer = 0; rc == 0 && layer < c->config.geometry.n_layers; layer++) {
-        struct layer_state *l = &s->layers[layer];
-        if (l->appended < least)
+        if (s->layers[layer].appended < least)
             break;
-        rc = placement_append(l->placement, l->appended, hot_share_target(&s->share, l->appended),
-                              &moves);
-        for (uint32_t p = 0; rc == 0 && p < l->appended; p++)
-            rc =
-                placement_place(l->placement, p, hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
+        rc = append_first(c, s, layer, s->layers[layer].appended);
     }
     if (rc)
         moves_end(c, s);

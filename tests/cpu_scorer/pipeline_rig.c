@@ -192,6 +192,7 @@ struct rig *rig_start(const struct rig_options *o)
     hill_log_init("rig", HILL_LOG_ERROR);
     r->csd = o->csd;
     r->reads_hot = o->reads_hot;
+    r->past_tokens = o->past_tokens;
     r->n_drives = config.n_drives ? config.n_drives : 1;
     rig_make_agents(r);
     rig_open_rings(r, o);

@@ -31,6 +31,7 @@ struct rig_options {
     uint32_t staging;                   /* slots; 0: RIG_STAGING */
     int64_t agent_deadline_ms;          /* 0: a minute; RIG_SOON: its silence is what is tested */
     bool reads_hot;                     /* the GPU worker reads hot entries where they lie */
+    uint32_t past_tokens;               /* of every prompt: a session's */
     bool speculates;
     uint32_t policy, importance;     /* the pipeline's */
     const char *mass;                /* path that evaluates keys; NULL: auto */
@@ -58,6 +59,7 @@ struct rig {
     int run_result;
     _Atomic bool interrupt;
     bool csd, reads_hot;
+    uint32_t past_tokens;
     uint32_t n_staging;        /* slots */
     struct scorer_stats stats; /* of the last request that ended; read after SEQ_STATS */
     _Atomic uint32_t n_failures;

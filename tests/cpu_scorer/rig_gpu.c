@@ -45,7 +45,8 @@ static struct record_seq_begin begin_of(const struct rig_request *q, uint32_t pr
                                      .policy = settings->policy,
                                      .importance = settings->importance,
                                      .reads_hot = q->rig->reads_hot,
-                                     .identity = q->request_id};
+                                     .identity = q->request_id,
+                                     .past_tokens = q->rig->past_tokens};
 }
 
 void gpu_push_begin(const struct rig_request *q, uint32_t max)

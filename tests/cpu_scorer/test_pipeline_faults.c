@@ -1,5 +1,6 @@
 /* tests/cpu_scorer/test_pipeline_faults.c - what goes wrong beside the whole pipeline, and whom it
- * harms: a damaged drive, a silent agent, records out of order; see pipeline_rig.h. */
+ * harms: a damaged drive, a silent agent, records out of order, epochs that end in a session's
+ * question; see pipeline_rig.h. */
 #include "tests/cpu_scorer/pipeline_rig.h"
 
 enum { PROMPT = 500, STEPS = 60, MAX = PROMPT + STEPS };
@@ -237,6 +238,85 @@ static void test_every_senseless_beginning_is_answered(void **unused)
     rig_stop(r);
 }
 
+/* ---- a question on a session -------------------------------------------------------------- */
+
+enum { PAST = 300, ASKED = 600, ASKED_MAX = 640 }; /* the session, its question, the answer */
+
+/* The layer's tokens up to n. */
+static void append_up_to(struct rig_request *q, uint32_t layer, uint32_t n)
+{
+    while (q->appended[layer] < n)
+        gpu_append(q, layer, n - q->appended[layer] < 24 ? n - q->appended[layer] : 24);
+}
+
+/* Another epoch begins, and the request goes on with its session's tokens alone. */
+static struct rig *ask_again(struct rig_options *o, struct rig *r, struct rig_request *q)
+{
+    struct rig_ready answer;
+    struct rig_slot *slots[RIG_DRIVES];
+    rig_settle(r);
+    for (uint32_t d = 0; d < r->n_drives; d++)
+        slots[d] = rig_take_slots(r, d);
+    o->hot = rig_stop_keeping(r);
+    r = rig_start(o);
+    for (uint32_t d = 0; d < r->n_drives; d++) {
+        rig_give_slots(r, d, slots[d]);
+        free(slots[d]);
+    }
+    q->step = 0;
+    q->n = ASKED;
+    XXH64_reset(q->hash, 0);
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++)
+        q->appended[layer] = PAST;
+    gpu_go_on(q, r, ASKED, ASKED_MAX, 0, PAST, &answer);
+    assert_int_equal(answer.ready.status, 0);
+    assert_int_equal(answer.ready.header.layer, RIG_LAYERS - 1);
+    assert_int_equal(answer.ready.kept_tokens, PAST);
+    return r;
+}
+
+/* Most of the question goes down at once. It is interrupted in its midst, and when it is answered
+ * in part, so often that all slots of the drive would be used up. */
+static void interrupt_question(struct rig_options o)
+{
+    o.csd = true;
+    o.beta = 0.25;
+    o.n_sequences = 1;
+    o.past_tokens = PAST;
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, ASKED, ASKED_MAX, &usual, 0);
+    for (int life = 0; life < 6; life++) {
+        for (uint32_t layer = 0; layer < RIG_LAYERS; layer++)
+            append_up_to(q, layer, PAST);
+        append_up_to(q, 0, ASKED);
+        append_up_to(q, 1, PAST + 150);
+        if (life % 2) {
+            gpu_prefill(q);
+            gpu_decode_settled(q, 8);
+        }
+        r = ask_again(&o, r, q);
+    }
+    gpu_prefill(q);
+    gpu_decode_settled(q, ASKED_MAX - ASKED);
+    uint64_t hash = XXH64_digest(q->hash);
+    struct scorer_stats stats = gpu_end(q);
+    assert_int_equal(stats.selection_hash, hash);
+    assert_int_equal(stats.hot.tokens + stats.cold.tokens, RIG_LAYERS * ASKED_MAX);
+    assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+    rig_stop(r);
+}
+
+static void test_a_question_that_is_interrupted_again_and_again_finds_room(void **unused)
+{
+    (void)unused;
+    /* exactly what is cold of ASKED_MAX tokens */
+    interrupt_question((struct rig_options){.n_stripes = 2 * RIG_LAYERS});
+    interrupt_question(
+        (struct rig_options){.n_drives = 2, .drive_stripes = {RIG_LAYERS, RIG_LAYERS}});
+    /* and copies of all of them */
+    interrupt_question((struct rig_options){.placement = PLACEMENT_BKP, .pin = 0.05});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +331,7 @@ int main(void)
         cmocka_unit_test(test_foreign_bytes_on_the_link_are_counted_as_keys),
         cmocka_unit_test(test_a_record_of_another_epoch_is_dropped),
         cmocka_unit_test(test_every_senseless_beginning_is_answered),
+        cmocka_unit_test(test_a_question_that_is_interrupted_again_and_again_finds_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

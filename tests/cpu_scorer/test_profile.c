@@ -160,13 +160,18 @@ static void test_a_modelled_cpu_takes_its_time_and_changes_nothing(void **unused
     rig_stop(r);
 }
 
+static void set_beta(struct rig *r, uint32_t hundredths)
+{
+    atomic_store_explicit(&r->set_beta, hundredths, memory_order_relaxed);
+    while (atomic_load_explicit(&r->set_beta, memory_order_relaxed))
+        shm_doorbell_ring(&r->bells[PARTY_SCORER]);
+}
+
 /* Decode with another beta from now on; how many tokens are hot at the end. */
 static uint64_t decode_with(struct rig_request *q, uint32_t hundredths, uint32_t steps)
 {
     struct rig *r = q->rig;
-    atomic_store_explicit(&r->set_beta, hundredths, memory_order_relaxed);
-    while (atomic_load_explicit(&r->set_beta, memory_order_relaxed))
-        shm_doorbell_ring(&r->bells[PARTY_SCORER]);
+    set_beta(r, hundredths);
     gpu_decode_settled(q, steps); /* checked against the oracle */
     return atomic_load_explicit(&r->hot_now, memory_order_relaxed);
 }
@@ -191,6 +196,35 @@ static void test_beta_changes_while_a_request_runs(void **unused)
     rig_stop(r);
 }
 
+/* How many tokens are hot, layers together, after a prompt that was begun with a beta of 1. */
+static uint64_t hot_after_prompt(uint32_t hundredths, bool in_its_middle)
+{
+    struct rig_options o = {
+        .csd = true, .beta = 1, .placement = PLACEMENT_BKP, .pin = 0.05, .adapts = true};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, RIG_CTX, &usual, 0);
+    gpu_append(q, 0, 20);
+    if (in_its_middle)
+        set_beta(r, hundredths);
+    gpu_prefill(q);
+    uint64_t hot = decode_with(q, hundredths, 120);
+    gpu_end(q);
+    rig_stop(r);
+    return hot;
+}
+
+/* What was placed by the old beta is moved as if the change had come after the prompt. */
+static void test_beta_changes_while_a_prompt_is_read(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        uint32_t hundredths = i ? 1000 : 10;
+        uint64_t after = hot_after_prompt(hundredths, false);
+        uint64_t within = hot_after_prompt(hundredths, true);
+        assert_in_range(within, after - after / 8, after + after / 8);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +237,7 @@ int main(void)
         cmocka_unit_test(test_refused_without_a_drive),
         cmocka_unit_test(test_a_modelled_cpu_takes_its_time_and_changes_nothing),
         cmocka_unit_test(test_beta_changes_while_a_request_runs),
+        cmocka_unit_test(test_beta_changes_while_a_prompt_is_read),
         cmocka_unit_test(test_a_silent_agent_ends_it),
     };
     return cmocka_run_group_tests_name("profile", tests, NULL, NULL);
