@@ -187,6 +187,7 @@ static int finish(struct request *r, struct hill_why *why)
         r->units_before = r->units;
         r->units_behind = 0;
         r->n_past = n_entries;
+        r->kept_tokens = r->kept_layer = 0; /* the tiers have the session's, none of the question */
         r->state = REQUEST_RESTORED;
         return 0;
     }
