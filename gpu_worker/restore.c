@@ -14,7 +14,7 @@
 #define READ_AHEAD  (16u << 20) /* bytes that the kernel is asked for before they are needed */
 
 /* HILL_TEST_RESTORE_MS: a bench that waits for many sessions gives them longer turns. */
-static int64_t turn_ns(void)
+int64_t restore_turn_ns(void)
 {
     const char *text = getenv("HILL_TEST_RESTORE_MS");
     unsigned long value = text ? strtoul(text, NULL, 10) : 0;
@@ -187,6 +187,7 @@ static int finish(struct request *r, struct hill_why *why)
         r->units_before = r->units;
         r->units_behind = 0;
         r->n_past = n_entries;
+        r->kept_tokens = r->kept_layer = 0; /* the tiers have the session's, none of the question */
         r->state = REQUEST_RESTORED;
         return 0;
     }
@@ -205,7 +206,7 @@ static int finish(struct request *r, struct hill_why *why)
 
 int restore_turn(struct request *r, struct hill_why *why)
 {
-    int64_t end = clock_now_ns() + turn_ns();
+    int64_t end = clock_now_ns() + restore_turn_ns();
     int rc = 0;
     do {
         if (r->session->layer == r->session->header.terms.n_layers)

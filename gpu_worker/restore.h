@@ -9,6 +9,8 @@
  */
 #pragma once
 
+#include <stdint.h>
+
 #include "base/error.h"
 
 struct request;
@@ -17,4 +19,6 @@ struct request;
 int restore_begin(struct request *r, struct hill_why *why);
 /* Some records; after the last one on to REQUEST_DECODE. */
 int restore_turn(struct request *r, struct hill_why *why);
+/* What a turn of it may take: others wait so long for their step. A save's is as long. */
+int64_t restore_turn_ns(void);
 void restore_drop(struct request *r);

@@ -349,6 +349,11 @@ int save_turn(struct request *r, struct hill_why *why)
     return rc;
 }
 
+bool save_reads(const struct request *r)
+{
+    return r->save && r->save->asked;
+}
+
 void save_drop(struct request *r)
 {
     if (r->save)

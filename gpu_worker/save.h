@@ -27,6 +27,7 @@ bool save_owed(const struct request *r);
  * outcome is told (Saved), or kept for Done when the session was to be saved at the end. Negative:
  * the request ends. */
 int save_turn(struct request *r, struct hill_why *why);
+bool save_reads(const struct request *r); /* a READ of it is not answered yet */
 /* A whole ENTRIES record of this epoch. False when nobody waits for it. */
 bool save_take_entries(struct worker *w, const struct record_entries *entries);
 /* The same of a MASS record. */

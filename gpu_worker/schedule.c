@@ -2,12 +2,12 @@
  * gpu_worker/schedule.c - who runs when: one prompt at a time, in the order of arrival, and between
  * its (layer, chunk) units a decode step of all sequences that decode.
  *
- * A turn: end what was cancelled; a piece of the prompt; a step; the prompt's unit goes to the
- * scorer. So a sequence waits between two tokens for one unit of someone else's prompt at most, and
- * requests join and leave between steps. What goes wrong with one request ends that one. A dead
- * scorer and a new epoch end all: silently, since the coordinator sends them again; a scorer that
- * died is waited for (a new epoch will tell) before requests fail. Called by worker.c. Concurrency:
- * one thread.
+ * A turn: end what was cancelled; some of what is saved; a piece of the prompt; a step; the
+ * prompt's unit goes to the scorer. So a sequence waits between two tokens for one unit of someone
+ * else's prompt at most, and requests join and leave between steps. What goes wrong with one
+ * request ends that one. A dead scorer and a new epoch end all: silently, since the coordinator
+ * sends them again; a scorer that died is waited for (a new epoch will tell) before requests fail.
+ * Called by worker.c. Concurrency: one thread.
  */
 #include "base/log.h"
 #include "gpu_worker/request.h"
@@ -193,17 +193,47 @@ static int begin_answer(struct worker *w, struct request *r)
     return after_token(w, r, request_take_restored(r), &none);
 }
 
+/* The answer to a READ of what it owes is awaited. */
+static bool reads(const struct request *r)
+{
+    return save_reads(r) || stored_reads(r);
+}
+
+/* Some of what it owes. The scorer's answers are waited for until then: the next turn may come a
+ * unit of somebody's prompt later. */
+static int pay(struct request *r, int64_t until, bool *moved, struct hill_why *why)
+{
+    struct worker *w = r->w;
+    int rc;
+    do {
+        uint32_t seen = dataplane_seen(&w->plane);
+        rc = save_owed(r) && !r->stored ? save_turn(r, why) : stored_leave(r, why);
+        *moved |= rc != 0;
+        if (rc || !reads(r))
+            continue;
+        w->waiting = r;
+        rc = worker_waiting(w, why);
+        w->waiting = NULL;
+        if (!rc && reads(r)) /* the answer may have come before `seen` */
+            dataplane_sleep(&w->plane, seen, until);
+        rc = rc ? rc : 1;
+    } while (rc > 0 && owes(r) && clock_now_ns() < until);
+    return rc;
+}
+
 /* Go on with what is to be saved, and end what can end. moved: none of it only waits. */
 static int turn_ends(struct worker *w, bool *moved)
 {
+    int64_t until = 0; /* for all together */
     int end = 0;
     for (uint32_t i = 0; !end && i < w->n_sequences; i++) {
         struct request *r = w->requests[i];
         struct hill_why why = {.text = ""};
         int rc = 0;
-        if (r && owes(r))
-            rc = save_owed(r) && !r->stored ? save_turn(r, &why) : stored_leave(r, &why);
-        *moved |= rc != 0;
+        if (r && owes(r)) {
+            until = until ? until : clock_now_ns() + restore_turn_ns();
+            rc = pay(r, until, moved, &why);
+        }
         if (rc < 0)
             end = conclude(w, r, rc, &why);
         else if (r && may_end(r))

@@ -42,6 +42,7 @@ int stored_take(struct request *r, struct hill_why *why);
 bool stored_owes(const struct request *r);
 /* A bounded piece of it: 1 it moved on, 0 it waits for the scorer. Negative: the request ends. */
 int stored_leave(struct request *r, struct hill_why *why);
+bool stored_reads(const struct request *r); /* a READ of it is not answered yet */
 /* A whole ENTRIES record of this epoch. False when nobody waits for it. */
 bool stored_take_entries(struct worker *w, const struct record_entries *entries);
 void stored_drop(struct request *r);

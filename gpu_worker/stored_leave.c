@@ -290,3 +290,8 @@ int stored_leave(struct request *r, struct hill_why *why)
     r->left = r->over || rc < 0;
     return 1;
 }
+
+bool stored_reads(const struct request *r)
+{
+    return r->stored && r->stored->asked;
+}

@@ -333,6 +333,15 @@ if [ -n "$disk" ]; then
     umount "$work/disk"
 fi
 
+# --- a turn, which may be as long as a unit of another's prompt, has more than one READ of what is left
+requests_last 100
+HILL_TEST_RESTORE_MS=5000 up "${options[@]:0:4}" --budget 64 --csd none -np 1 --prefix-dir "$work/turns" --prefix-mb 20 || fail "up --budget 64"
+generate "$work/out" -n 4 -f "$work/doc" || fail "left in few turns: $(cat "$work/out.err")"
+expect "left in few turns: chunks" "$(field "$work/out" .prefix.left_chunks)" 23
+expect "left in few turns" "$(field "$work/out" '.predicted_ms | if . < 3500 then "few" else . end')" few
+down || fail "down"
+requests_last 5
+
 # --- a policy whose evaluator has state of its own keeps nothing
 up "${options[@]}" --hot-mb 12 --cold-mb 64 --policy h2o || fail "up --policy h2o"
 generate "$work/out" -f "$work/short" || fail "h2o: $(cat "$work/out.err")"

@@ -358,6 +358,14 @@ for prompt in "2 --batch-size 512" "1 --batch-size 20"; do
     down || fail "down"
 done
 
+# --- a turn, which may be as long as a unit of another's prompt, has more than one READ of a save: of this one there are 123
+requests_last 100
+HILL_TEST_RESTORE_MS=5000 up -m "$work/model.gguf" -c 4096 --budget 64 --csd none || fail "up --budget 64"
+generate 0 4 "$work/out" --save "$work/other" || fail "a save in few turns: $(cat "$work/out.err")"
+expect "a save in few turns" "$(field "$work/out" '.predicted_ms | if . < 6000 then "few" else . end')" few
+down || fail "down"
+requests_last 15
+
 # --- from the script, with a pipeline for each
 run_json "$work/out" "${options[@]}" --csd none -f "$work/prompt0" -n 30 --temp 0.8 -s 7 --ignore-eos --session-save "$work/run.session" ||
     fail "run --session-save: $(cat "$work/out.err")"
