@@ -252,7 +252,7 @@ int request_book_refused(struct request_book *book, struct request *request)
 
 void request_sent(struct request *request)
 {
-    if (!request->first_done) /* the time that its answer waits for statistics is one */
+    if (!request->first_done) /* the wait for its statistics has an end, too */
         request->outage_ns = 0;
 }
 

@@ -517,7 +517,7 @@ int settings_admit_most(const struct settings *s, const struct kv_selection_sett
             can = n;
     }
     if (!code)
-        log_info("%u tokens are predicted at most: %s", can, too_many.text);
+        log_debug("as many tokens as have room; with one more: %s", too_many.text);
     *n_predict = can;
     return code;
 }

@@ -24,12 +24,12 @@ static bool is_unreached(const struct supervisor *s, enum worker w, int code)
            strncmp(settings_url(s->settings, w - WORKER_AGENT), "tcp:", 4) == 0;
 }
 
-/* --csd-on-loss wait: for a host that has been there, however long. */
+/* --csd-on-loss wait: for a drive that has been there, and for its host, however long. */
 static bool waits_for_drive(const struct supervisor *s, enum worker w)
 {
     const struct worker_row *row = &s->workers.rows[w];
-    return !s->settings->options.csd_degrades && row->ever_ready &&
-           is_unreached(s, w, row->failure_code);
+    bool away = row->failure_code == HILL_E_IO || row->failure_code == HILL_E_NODEV;
+    return worker_is_agent(w) && away && row->ever_ready && !s->settings->options.csd_degrades;
 }
 
 /* ---- a worker's end ---------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ static void worker_exited(struct supervisor *s, enum worker w, const struct work
         row->ever_ready = true; /* the drive has worked: an agent that cannot use it is no reason to
                                    end the pipeline */
     }
-    lost |= drive_lose(s, w);
+    lost |= drive_lose(s, w, given_up);
     if (given_up && !lost) {
         supervisor_give_up(s, w, end->text);
         return;
@@ -187,9 +187,10 @@ static bool spoils_tiers(const struct supervisor *s, enum worker w, int code)
     if (w == WORKER_SCORER)
         return true;
     /* a drive that is new has nothing of it; one that is busy, does not answer, or is of another
-       machine and cannot be reached, says nothing about it; a failing device here does */
+       machine and cannot be reached, says nothing about it, nor does one that is only read still
+       and let go (drive_lose); a failing device here does */
     return !is_new_drive(s, w) && !is_unreached(s, w, code) && code != HILL_E_BUSY &&
-           !worker_failure_passes(code);
+           !s->settings->epoch.csd_plain && !worker_failure_passes(code);
 }
 
 void supervisor_failed(struct supervisor *s, enum worker w, const Hill__Failure *failure)

@@ -276,7 +276,7 @@ void drive_take_detach(void *owner, struct arrival *a)
     begin_change(s, CHANGE_DETACH_WAITS, &a->from);
     s->change_drive = drive;
     enum worker w = WORKER_AGENT + drive;
-    if (is_let_go(s, w) && drive_lose(s, w))
+    if (is_let_go(s, w) && drive_lose(s, w, false))
         supervisor_next_epoch(s, false, "a drive that is away is detached");
 }
 
@@ -355,9 +355,11 @@ static void detach_lost(struct supervisor *s, const char *text)
 static void lose_rest(struct supervisor *s)
 {
     char text[sizeof s->change_text - 2];
+    const char *why = s->workers.rows[WORKER_AGENT].failure_text;
     snprintf(text, sizeof text,
-             "%.200s is out of reach: requests that have stripes there begin anew without it",
-             s->settings->csd_url);
+             "%.200s is out of reach%s%.200s%s: requests that have stripes there begin anew "
+             "without it",
+             s->settings->csd_url, *why ? " (" : "", why, *why ? ")" : "");
     log_warn("%s", text);
     detach_lost(s, text);
     go_on_without(s);
@@ -392,14 +394,14 @@ void drive_lose_drain(struct supervisor *s)
         set_change(s, CHANGE_DETACH_WAITS);
 }
 
-bool drive_lose(struct supervisor *s, enum worker w)
+bool drive_lose(struct supervisor *s, enum worker w, bool given_up)
 {
     drive_lose_drain(s);
     drop_abandoned(s);
     bool let_go = is_let_go(s, w), plain = s->settings->epoch.csd_plain;
     if (s->epoch_delayed)
         return false; /* all workers were ended to free shared memory: no drive is lost by that */
-    bool rest_lost = is_rest_lost(s, w);
+    bool rest_lost = is_rest_lost(s, w) || (given_up && plain);
     if (!worker_is_agent(w) || !s->workers.rows[w].wanted ||
         !(let_go || rest_lost || s->settings->options.csd_degrades))
         return false;

@@ -38,9 +38,9 @@ void drive_undo_attach(struct supervisor *s, int code, const char *text);
 /* The next epoch's scorer knows of no drain: the detach asks for it again when all are ready. */
 void drive_lose_drain(struct supervisor *s);
 /* A worker has ended that an epoch is made without: what a change of the drive waited for from it
- * does not come, and a drive that is lost may be one that is detached. True: so it is, and the
- * others are to hear of it. */
-bool drive_lose(struct supervisor *s, enum worker w);
+ * does not come, and a drive that is lost may be one that is detached. given_up: no further process
+ * would be tried. True: so it is, and the others are to hear of it. */
+bool drive_lose(struct supervisor *s, enum worker w, bool given_up);
 /* Attach and Detach of a client, Drained of the scorer. */
 void drive_take_attach(void *owner, struct arrival *a);
 void drive_take_detach(void *owner, struct arrival *a);

@@ -148,7 +148,7 @@ bool cold_map_uneven(const struct cold_map *map, uint32_t list, uint32_t n, uint
     return most >= n && lacks >= n;
 }
 
-uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool together,
+uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool from_hot,
                        uint32_t *drive)
 {
     double total, most = 0;
@@ -170,7 +170,7 @@ uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bo
     if (found == COLD_NONE)
         return 0;
     *drive = found;
-    if (together || !(most > 0))
+    if (from_hot || !(most > 0))
         return n;
     uint32_t groups = (uint32_t)(most / KV_GROUP_TOKENS) + 1;
     return groups < n / KV_GROUP_TOKENS ? groups * KV_GROUP_TOKENS : n;

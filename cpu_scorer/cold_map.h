@@ -124,8 +124,8 @@ void cold_map_gone(struct cold_map *map, uint32_t drive);
  * that has room lack as many? */
 bool cold_map_uneven(const struct cold_map *map, uint32_t list, uint32_t n, uint32_t *drive);
 /* The next up to n entries of a list go to *drive: returns how many of them, 0 where no drive has
- * room or spare copies. together: what has been hot goes down in one record. */
-uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool together,
+ * room or spare copies. from_hot: what has been hot goes down in one record. */
+uint32_t cold_map_deal(const struct cold_map *map, uint32_t list, uint32_t n, bool from_hot,
                        uint32_t *drive);
 
 /* In what follows `list` is a part where no slot is named. */

@@ -80,8 +80,8 @@ struct demote_record {
     bool scattered;       /* into demote->slots */
 };
 
-/* Slots for up to n tokens: *scattered, into those of spare copies, where no others are left, or of
- * what was hot all go there; else behind the others. */
+/* How many of n tokens find slots. *scattered: in those of spare copies, where these take all of
+ * what was hot, or where no other slot is left; else behind the list's others. */
 static uint32_t room_for(const struct cold_map *cold, uint32_t list, bool from_hot, uint32_t n,
                          bool *scattered)
 {

@@ -135,6 +135,8 @@ static int append_first(const struct core *c, struct sequence *s, uint32_t layer
     int rc = placement_append(placement, n, hot_share_target(&s->share, n), &none);
     for (uint32_t p = 0; rc == 0 && p < n; p++)
         rc = placement_place(placement, p, hkm_tag(core_location(c, s, layer, p)) == HKM_HOT);
+    if (rc)
+        placement_trim(placement, 0); /* all of it, or nothing */
     return rc;
 }
 

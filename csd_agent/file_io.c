@@ -65,7 +65,8 @@ struct file_io {
     struct job jobs[FILE_IO_JOBS + 1]; /* the last is file_io_run's */
     uint32_t order[FILE_IO_JOBS + 1];  /* started jobs, oldest first */
     uint32_t n_started;
-    uint32_t n_failed; /* jobs, and reads of the first page, in a row */
+    uint32_t n_failed;  /* jobs in a row, reads of the first page included */
+    int64_t failing_ns; /* since when */
 };
 
 /* file_io_prepare's ring. */
@@ -321,24 +322,27 @@ bool file_io_dead(const struct file_io *io)
 
 int file_io_lost(struct file_io *io, struct hill_why *why)
 {
+    struct hill_why said = {""};
     void *page = NULL;
 
-    if (!io->dead && io->n_failed > 0)
+    if (!io->dead && !io->memory && io->n_failed > 0)
         page = aligned_alloc(CSD_ALIGN, CSD_ALIGN);
     if (!page)
         return 0;
     if (!io->direct) /* what the page cache has of it says nothing */
         posix_fadvise(io->fd, 0, CSD_ALIGN, POSIX_FADV_DONTNEED);
-    ssize_t n = pread(io->fd, page, CSD_ALIGN, 0);
-    int err = errno;
+    const struct csd_extent first = {.memory = page, .bytes = CSD_ALIGN};
+    int status = file_io_run(io, &first, 1, &said);
+    if (io->dead) /* its memory stays; the caller's next transfer says so */
+        return 0;
     free(page);
-    io->n_failed = n == CSD_ALIGN ? 0 : io->n_failed + 1;
-    if (io->n_failed < FILE_IO_LOST_AFTER)
+    int64_t since_ns = clock_now_ns() - io->failing_ns;
+    if (status == 0 || io->n_failed < FILE_IO_LOST_AFTER || since_ns < CLOCK_MS(FILE_IO_LOST_MS))
         return 0;
     return hill_fail(why, HILL_E_IO,
-                     "%u transfers in a row have failed, the cold pool's first page cannot be read "
-                     "either: %s",
-                     io->n_failed, n < 0 ? strerror(err) : "it ends early");
+                     "%u transfers in a row have failed, and the cold pool's first page cannot be "
+                     "read: %.300s",
+                     io->n_failed, said.text);
 }
 
 static int transfer_failed(const struct piece *piece, int err, struct hill_why *why)
@@ -671,9 +675,9 @@ static int finish_job(struct file_io *io, uint32_t number, struct hill_why *why)
         status = io->uring ? finish_uring(io, job, why) : run_plain(io, &job->cursor, why);
     if (status == 0 && job->result != 0)
         status = hill_fail(why, job->result, "%s", job->why.text);
-    if (status != 0)
-        io->n_failed++;
-    else if (job->cursor.n > 0)
+    if (status != 0 && io->n_failed++ == 0)
+        io->failing_ns = clock_now_ns();
+    else if (status == 0 && job->cursor.n > 0)
         io->n_failed = 0;
     forget_job(io, number);
     return status;

@@ -26,7 +26,8 @@
 #define FILE_IO_DEPTH       64u
 #define FILE_IO_PIECE_BYTES (1u << 20)
 #define FILE_IO_DEADLINE_MS 60000
-#define FILE_IO_LOST_AFTER  8u /* failures in a row */
+#define FILE_IO_LOST_AFTER  8u   /* failures in a row, */
+#define FILE_IO_LOST_MS     1000 /* for so long */
 
 struct file_io;
 
@@ -51,8 +52,8 @@ bool file_io_direct(const struct file_io *io);
 void file_io_describe(const struct file_io *io, const char *device, char *text, size_t size);
 bool file_io_dead(const struct file_io *io);
 /* Does the file answer, but with errors alone? To be asked again and again: after a job that has
- * failed each call reads the first page. HILL_E_IO: with these, FILE_IO_LOST_AFTER in a row have
- * failed. 0: not so many have yet, none has since one succeeded, or the file is dead. */
+ * failed each call reads the first page, as a job. HILL_E_IO: at least FILE_IO_LOST_AFTER jobs in a
+ * row have failed, for FILE_IO_LOST_MS. 0: they have not, or the file is dead, or in memory. */
 int file_io_lost(struct file_io *io, struct hill_why *why);
 /* Bytes of a file in memory where they lie, until the next call about bytes behind them; NULL: they
  * are to be read. */

@@ -301,7 +301,8 @@ static void check_jinja(const struct machine *m, struct finding *f)
         say(f, LEVEL_OK, "", "Jinja renders those that are not built in");
     else
         say(f, LEVEL_WARN, "apt install python3-jinja2",
-            "Jinja does not run: models whose template is not built in cannot chat");
+            "Jinja does not run, so models whose template is not built in cannot chat: %.250s",
+            why.text);
     chat_prompt_finish(&prompt);
 }
 

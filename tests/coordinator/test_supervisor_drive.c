@@ -398,7 +398,8 @@ static void a_rest_that_cannot_be_read_is_let_go(void **state)
     assert_true(s.workers.rows[WORKER_AGENT].wanted && settings.epoch.csd_plain);
     uint32_t epoch = s.epoch;
     cannot_open(WORKER_AGENT, HILL_E_IO);
-    expect_let_go(WORKER_AGENT, "is out of reach", epoch);
+    assert_true(s.tiers_epoch < s.epoch); /* others keep what they have in DRAM */
+    expect_let_go(WORKER_AGENT, "is out of reach (of this test)", epoch);
     assert_false(settings.epoch.csd_attached);
 }
 
@@ -415,6 +416,31 @@ static void a_rest_whose_host_is_lost_later_is_let_go(void **state)
     cannot_open(WORKER_AGENT, HILL_E_IO);
     assert_false(s.workers.rows[WORKER_AGENT].wanted || settings.epoch.csd_attached);
     all_are_ready();
+}
+
+static void a_rest_that_nobody_gets_is_let_go_in_the_end(void **state)
+{
+    (void)state;
+    detach_with_a_rest(two[0]);
+    for (unsigned i = 1; i < WORKER_TRIES; i++) {
+        cannot_open(WORKER_AGENT, HILL_E_BUSY);
+        assert_true(s.workers.rows[WORKER_AGENT].wanted);
+    }
+    uint32_t epoch = s.epoch;
+    cannot_open(WORKER_AGENT, HILL_E_BUSY);
+    expect_let_go(WORKER_AGENT, "is out of reach (of this test)", epoch);
+}
+
+/* --csd-on-loss wait */
+static void a_drive_that_stays_away_is_waited_for(void **state)
+{
+    (void)state;
+    open_with(two, 1);
+    busy = true;
+    drive_goes_away(WORKER_AGENT);
+    for (unsigned i = 0; i < 2 * WORKER_TRIES; i++)
+        cannot_open(WORKER_AGENT, HILL_E_IO);
+    assert_true(s.workers.rows[WORKER_AGENT].wanted && settings.epoch.csd_attached);
 }
 
 static void the_only_one_that_is_lost_is_let_go(void **state)
@@ -510,6 +536,9 @@ int main(void)
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(a_rest_that_cannot_be_read_is_let_go, setup, teardown),
         cmocka_unit_test_setup_teardown(a_rest_whose_host_is_lost_later_is_let_go, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_rest_that_nobody_gets_is_let_go_in_the_end, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(a_drive_that_stays_away_is_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(the_only_one_that_is_lost_is_let_go, setup, teardown),
         cmocka_unit_test_setup_teardown(a_detach_of_another_drive_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(a_change_that_waits_ends_with_its_client, setup, teardown),

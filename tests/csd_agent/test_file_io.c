@@ -386,7 +386,7 @@ static void test_reading_past_the_end_is_an_error(void **state)
     (void)state;
 }
 
-/* A read fails, and so does the first page, all but once too often. */
+/* A read fails, and so does the first page, once less than it takes. */
 static void almost_lose(struct file_io *io, const struct csd_extent *extent)
 {
     assert_int_equal(truncate(pool_path(), 0), 0);
@@ -409,7 +409,13 @@ static void test_a_file_that_only_fails_is_lost(void **state)
     (void)state;
     assert_non_null(page);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char text[128];
         assert_int_equal(file_io_open(&io, pool_path(), &ways[i], &why), 0);
+        file_io_describe(io, "", text, sizeof text);
+        if (strstr(text, "mapped")) { /* in memory there is no drive to be lost */
+            file_io_close(io);
+            continue;
+        }
         almost_lose(io, &first);
         assert_int_equal(truncate(pool_path(), CSD_ALIGN), 0);
         assert_int_equal(file_io_run(io, &first, 1, &why), 0); /* it has answered */
@@ -420,10 +426,15 @@ static void test_a_file_that_only_fails_is_lost(void **state)
             assert_int_equal(file_io_run(io, &second, 1, NULL), HILL_E_IO);
             assert_int_equal(file_io_lost(io, &why), 0); /* still */
         }
+        int64_t began_ns = clock_now_ns(), deadline = clock_deadline_ms(20000);
         almost_lose(io, &first);
         assert_int_equal(file_io_run(io, NULL, 0, &why), 0); /* which is no answer */
-        assert_int_equal(file_io_lost(io, &why), HILL_E_IO);
-        assert_non_null(strstr(why.text, "first page cannot be read either: it ends early"));
+        int status;
+        while ((status = file_io_lost(io, &why)) == 0)
+            assert_true(clock_now_ns() < deadline);
+        assert_int_equal(status, HILL_E_IO);
+        assert_true(clock_now_ns() - began_ns >= CLOCK_MS(FILE_IO_LOST_MS));
+        assert_non_null(strstr(why.text, "first page cannot be read: "));
         file_io_close(io);
     }
     free(page);

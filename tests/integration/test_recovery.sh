@@ -206,8 +206,8 @@ done
 
 # --- a request that waits behind another's prompt is kept by no lost worker, however long that prompt takes: a death after more
 # than --recovery-timeout does not end it
-requests_last 40
-up -m "$model" -c 8192 -b 64 -np 2 --alpha 0.1 --csd none --recovery-timeout 3 || fail "up for a prompt in the way"
+requests_last 70
+up -m "$model" -c 8192 -b 64 -np 2 --alpha 0.1 --csd none --recovery-timeout 6 || fail "up for a prompt in the way"
 has_two() { [ "$(status | jq '.requests | length')" = 2 ]; }
 ask 1 "$work/out1" &
 requests=($!)
@@ -219,7 +219,7 @@ for death in 1 2; do
     deaths=$(restarts)
     kill_worker gpu_worker
     wait_for 20 restarted "$deaths" || fail "death $death: no new GPU worker"
-    [ $death = 2 ] || sleep 3.2
+    [ $death = 2 ] || sleep 6.2
 done
 expect "the second request is not begun yet" "$(status | jq -c '[.requests[].predicted_tokens]')" "[0,0]"
 wait "${requests[@]}" || fail "behind a prompt: $(cat "$work"/out*.err)"
