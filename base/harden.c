@@ -76,13 +76,13 @@ static void keep_descriptors(void)
 
 bool harden_process(void)
 {
-    struct rlimit none = {0};
+    struct rlimit core = {0};
     if (switched_off())
         return false;
-    getrlimit(RLIMIT_CORE, &none);
-    none.rlim_cur =
-        0; /* the limit above it stays: prlimit can raise it for a process that crashes */
-    setrlimit(RLIMIT_CORE, &none);
+    getrlimit(RLIMIT_CORE, &core);
+    /* The limit above it stays: prlimit can raise it for a process that crashes. */
+    core.rlim_cur = core.rlim_max < HARDEN_CORE ? core.rlim_max : HARDEN_CORE;
+    setrlimit(RLIMIT_CORE, &core);
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
 }
 

@@ -20,6 +20,9 @@
 
 #define HARDEN_TEXT_BYTES  128
 #define HARDEN_DESCRIPTORS 4096u /* at most, of who is confined */
+/* RLIMIT_CORE: the kernel writes no core file that small, and, at exactly this limit, gives none to
+ * a program that /proc/sys/kernel/core_pattern names either (core(5); at 0 it does). */
+#define HARDEN_CORE 1u
 
 /* What a process keeps. */
 struct harden_needs {

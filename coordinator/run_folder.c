@@ -13,6 +13,7 @@
 
 #include <xxhash.h>
 
+#include "base/private_folder.h"
 #include "base/process.h"
 #include "coordinator/drives_record.h"
 #include "proto/party.h"
@@ -28,20 +29,10 @@ static void name_in(char out[HILL_PATH_BYTES + 32], const struct run_folder *fol
 
 static int make_folder(const char *path, struct hill_why *why)
 {
-    struct stat info;
     if (mkdir(path, 0700) && errno != EEXIST)
         return hill_fail(why, hill_from_errno(errno), "cannot make run folder %.200s: %s", path,
                          strerror(errno));
-    /* lstat: a link in a shared folder such as /tmp could lead anywhere */
-    if (lstat(path, &info))
-        return hill_fail(why, hill_from_errno(errno), "cannot look at run folder %.200s: %s", path,
-                         strerror(errno));
-    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077))
-        return hill_fail(why, HILL_E_INVALID,
-                         "run folder %.200s must be a folder that belongs to this user and is "
-                         "closed to others (mode 0700)",
-                         path);
-    return 0;
+    return private_folder_check(path, "run folder", why);
 }
 
 /* A pipeline that ends removes the lock file: one that was opened before and locked after that

@@ -333,6 +333,17 @@ static int check_room_for_keys(const struct settings *s, const struct chunk_term
                      (double)cap / 1048576.0);
 }
 
+/* Who may write there could put files of their own in the place of the store's. */
+static int check_prefix_folder(const char *path, struct hill_why *why)
+{
+    struct stat info;
+    if (stat(path, &info) || (info.st_uid == geteuid() && !(info.st_mode & 022)))
+        return 0; /* chunk_file_hold says what else fails */
+    return hill_fail(
+        why, HILL_E_INVALID,
+        "--prefix-dir %.200s must belong to this user, and nobody else may write there", path);
+}
+
 /* The folder of --prefix-dir is this pipeline's, for as long as it runs. */
 static int hold_prefixes(struct settings *s, struct hill_why *why)
 {
@@ -348,6 +359,9 @@ static int hold_prefixes(struct settings *s, struct hill_why *why)
         return code;
     mkdir(s->prefix_dir,
           0700); /* the disk is asked for its space; chunk_file_hold says what fails */
+    code = check_prefix_folder(s->prefix_dir, why);
+    if (code)
+        return code;
     snprintf(data, sizeof data, "%s/chunks.data", s->prefix_dir);
     s->epoch.prefix_bytes =
         s->options.prefix_bytes ? s->options.prefix_bytes : settings_file_room(data) / 4;

@@ -217,6 +217,13 @@ static int check_and_lock(struct file_io *io, const char *path, struct hill_why 
         return hill_fail(why, HILL_E_INVALID,
                          "cannot use '%.300s' as cold pool: neither a file nor a block device",
                          path);
+    if (S_ISREG(status.st_mode) && status.st_uid != geteuid() && !io->created)
+        return hill_fail(why, HILL_E_PERMISSION,
+                         "cannot use '%.300s' as cold pool: it belongs to another user, who could "
+                         "read what is put there",
+                         path);
+    if (S_ISREG(status.st_mode) && (status.st_mode & 077) && fchmod(io->fd, 0600) != 0)
+        log_warn("cold pool '%s' is open to others, and stays so: %s", path, strerror(errno));
     int err = lock(io->fd);
     if (err)
         return hill_fail(why, err == EWOULDBLOCK ? HILL_E_BUSY : hill_from_errno(err),

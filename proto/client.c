@@ -11,6 +11,7 @@
 #include <zmq.h>
 
 #include "base/clock.h"
+#include "base/private_folder.h"
 #include "base/process.h"
 
 #define LOOK_MS 500 /* whether a coordinator that is to answer is still there */
@@ -46,6 +47,9 @@ int client_open(struct client *client, const char *run_dir, struct hill_why *why
             why, errno == ENOENT ? HILL_E_PEER_GONE : hill_from_errno(errno),
             "no pipeline runs in %s (%s); start one with `scripts/hillinfer up -m MODEL`",
             client->run_dir, strerror(errno));
+    code = private_folder_check(client->run_dir, "run folder", why);
+    if (code)
+        return code;
     client->signal_fd = process_signals(false);
     client->context = zmq_ctx_new();
     client->socket = client->context ? zmq_socket(client->context, ZMQ_DEALER) : NULL;

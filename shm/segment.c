@@ -202,6 +202,9 @@ static int map_existing(struct shm_segment *segment, int fd, const char *name, i
     struct stat st;
     if (fstat(fd, &st))
         return fail_errno(why, "examine", name, errno);
+    if (st.st_uid != geteuid() || (st.st_mode & 077)) /* a name may be taken when it is free */
+        return hill_fail(why, HILL_E_PERMISSION,
+                         "attach segment %s: it is another user's, or open to others", name);
     if (!S_ISREG(st.st_mode) || st.st_size < (off_t)SHM_HEADER_BYTES)
         return hill_fail(why, HILL_E_DAMAGED, "attach segment %s: too short for a header", name);
     return map(segment, fd, name, (uint64_t)st.st_size, protection, why);

@@ -22,10 +22,15 @@ expect "what others may in them" "$(find "$run_dir" "$state_dir" -perm /077 -pri
 expect "segments" "$(find /dev/shm -maxdepth 1 -name "$(segments | cut -d- -f1,2)-*" -perm /077)" ""
 [ -n "$(segments)" ] || fail "no segments: nothing was looked at"
 
+# --- a run folder that others could have made
+mkdir -m 755 "$work/theirs" && : >"$work/theirs/control.sock"
+expect_one_line "a client and a run folder that is open to others" 100 "$bin/hillctl" status --run-dir "$work/theirs"
+expect_one_line "a prompt for it" 100 "$bin/hillctl" generate -p private --run-dir "$work/theirs"
+
 # --- what each process has given up
 for pid in "${pids[@]}" "$coordinator"; do
     expect "no new privileges, process $pid" "$(awk '/^NoNewPrivs/ {print $2}' "/proc/$pid/status")" 1
-    expect "core files, process $pid" "$(awk '/^Max core file size/ {print $5}' "/proc/$pid/limits")" 0
+    expect "core files, process $pid" "$(awk '/^Max core file size/ {print $5}' "/proc/$pid/limits")" 1
 done
 for pid in "${pids[@]}"; do
     expect "descriptors, no more of them, process $pid" \

@@ -196,6 +196,29 @@ static void a_second_create_is_busy(void **state)
 
 /* ---- what attach refuses ---------------------------------------------------------------- */
 
+static void attach_refuses_what_is_open_to_others(void **state)
+{
+    (void)state;
+    struct shm_segment segment, other;
+    char name[SHM_NAME_BYTES];
+    name_of(name, "a");
+    assert_int_equal(shm_segment_create(&segment, name, PAYLOAD, FINGERPRINT, EPOCH, NULL), 0);
+    int fd = shm_open(name, O_RDWR, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fchmod(fd, i ? 0600 : 0604), 0);
+        assert_int_equal(shm_segment_attach(&other, name, FINGERPRINT, EPOCH, NULL),
+                         i ? 0 : HILL_E_PERMISSION);
+        shm_segment_detach(&other);
+    }
+    if (geteuid() == 0) {
+        assert_int_equal(fchown(fd, 65534, 65534), 0);
+        assert_int_equal(shm_segment_attach(&other, name, FINGERPRINT, EPOCH, NULL),
+                         HILL_E_PERMISSION);
+    }
+    close(fd);
+    shm_segment_detach(&segment);
+}
+
 static void assert_refused(const char *name, int code, const char *word)
 {
     struct shm_segment segment;
@@ -419,6 +442,7 @@ int main(void)
         cmocka_unit_test_teardown(pages_are_allocated_at_creation, clean),
         cmocka_unit_test_teardown(a_second_create_is_busy, clean),
         cmocka_unit_test_teardown(attach_checks_the_header, clean),
+        cmocka_unit_test_teardown(attach_refuses_what_is_open_to_others, clean),
         cmocka_unit_test_teardown(attach_refuses_truncated_segments, clean),
         cmocka_unit_test_teardown(too_large_leaves_nothing, clean),
         cmocka_unit_test_teardown(reap_removes_the_dead_and_keeps_the_living, clean),
