@@ -20,6 +20,7 @@
 #include <jansson.h>
 
 #include "base/clock.h"
+#include "base/harden.h"
 
 #define HELPER     "chat-template-helper.py"
 #define PYTHON     "/usr/bin/python3" /* Debian's, whose packages are Debian's */
@@ -62,9 +63,13 @@ static void limit(int what, rlim_t soft, rlim_t hard)
 static void become_helper(int stdin_fd, int stdout_fd, const char *path)
 {
     char *const arguments[] = {(char *)PYTHON, (char *)"-I", (char *)"-B", (char *)path, NULL};
-    char *const environment[] = {(char *)"LC_ALL=C.UTF-8", NULL};
+    char zone[256];
+    char *environment[] = {(char *)"LC_ALL=C.UTF-8", NULL, NULL};
+    const char *tz = getenv("TZ"); /* of templates that tell the date */
     sigset_t none;
     sigemptyset(&none);
+    if (tz && snprintf(zone, sizeof zone, "TZ=%s", tz) < (int)sizeof zone)
+        environment[1] = zone;
     setpgid(0, 0); /* a terminal's Ctrl-C is not for the helper */
     sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -75,7 +80,7 @@ static void become_helper(int stdin_fd, int stdout_fd, const char *path)
     limit(RLIMIT_CPU, CHAT_HELPER_CPU_S, CHAT_HELPER_CPU_S + 1);
     limit(RLIMIT_AS, (rlim_t)CHAT_HELPER_MEM_MIB << 20, (rlim_t)CHAT_HELPER_MEM_MIB << 20);
     limit(RLIMIT_FSIZE, 0, 0);
-    limit(RLIMIT_CORE, 0, 0);
+    limit(RLIMIT_CORE, HARDEN_CORE, HARDEN_CORE);
     limit(RLIMIT_NOFILE, 64, 64);
     if (dup2(stdin_fd, 0) < 0 || dup2(stdout_fd, 1) < 0)
         _exit(126);
@@ -208,7 +213,7 @@ static int run_helper(const char *request, size_t bytes, int stop_fd, json_t **o
     else if (code)
         code =
             hill_fail(why, HILL_E_UNSUPPORTED, "the model's chat template renders too much text");
-    else if (!(*out = json_loadb(answer ? answer : "", got, 0, NULL)))
+    else if (!(*out = json_loadb(answer ? answer : "", got, JSON_ALLOW_NUL, NULL)))
         code = why_silent(status, why);
     free(answer);
     return code;

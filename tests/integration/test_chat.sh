@@ -209,6 +209,18 @@ open_terminal
 wait_for 20 shown 1 '/help lists' || fail "the second chat did not begin: $(cat "$screen")"
 press "/read $work/long\nWhat is my name?\n"
 wait_for 30 shown 1 'what was read went with that turn' || fail "a document that is too long: $(tail -n 3 "$screen")"
+# Ctrl-C that crosses the refusal of its turn is nobody's answer: the next turn has its own
+coordinator=$(coordinator_pid)
+kill -STOP "$coordinator"
+press "/read $work/long\nWhat is my name?\n"
+sleep 0.7
+press '\003'
+sleep 0.3
+kill -CONT "$coordinator"
+wait_for 30 shown 2 'what was read went with that turn' || fail "a refused turn that is stopped: $(tail -n 3 "$screen")"
+press 'Say hello.\n'
+answers 1 "the turn after it"
+press '/undo\n'
 expect "where there is no turn /undo is not named" "$(shown 1 'the chat is as it was\]$' && echo yes)" yes
 press "/system Be short.\n/save $work/nowhere/chat\n/save $work/terse\n"
 wait_for 30 shown 1 "saved in $work/terse\]" || fail "/save on a terminal: $(tail -n 3 "$screen")"
