@@ -79,7 +79,11 @@ expect "its socket is its user's alone" "$(stat -c %a "$work/http.sock")" 600
 healthy() { # CURL-ARGUMENTS...
     [ "$(curl -s -m 5 -o /dev/null -w '%{http_code}' "$@")" = 200 ]
 }
-expect "health over the Unix socket" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
+expect "health over the Unix socket" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://localhost/health && echo yes)" yes
+ask GET /health '' --unix-socket "$work/http.sock" -H 'Host: evil.example'
+refused "over the Unix socket, a name that is not this machine's" 403 'this machine'
+ask GET /health '' --unix-socket "$work/http.sock" -0 -H 'Host:'
+answered "over the Unix socket, no Host" 200
 expect "the gateway that was there before finds it" "$(wait_for 30 healthy "$url/health" && echo yes)" yes
 ask GET /v1/models
 answered "models" 200 '.data[0] | "\(.id) \(.object) \(.meta.n_ctx)"' "wired model 16384"
@@ -531,7 +535,7 @@ hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/alone
 expect "the long answer: tokens" "$(jq '.tokens | length' "$work/alone")" 1000
 served=$(pgrep -f -- "hill-gateway .*--host unix:$work/http.sock")
 coordinator=$(coordinator_pid)
-curl -sN --unix-socket "$work/http.sock" -o "$work/stream3" --data-binary "$long" http://x/v1/completions &
+curl -sN --unix-socket "$work/http.sock" -o "$work/stream3" --data-binary "$long" http://localhost/v1/completions &
 client=$!
 wait_for 20 streaming "$work/stream3" || fail "the stream did not begin"
 hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/beside" &
@@ -543,7 +547,7 @@ expect "kill -9 of the gateway: hillctl's exit code" $? 0
 expect "kill -9 of the gateway: hillctl's answer" "$(hashes "$work/beside")" "$(hashes "$work/alone")"
 expect "the coordinator is the same" "$(coordinator_pid)" "$coordinator"
 if wait_for 30 running 0; then pass "the dead gateway's request has ended"; else fail "the dead gateway's request runs on"; fi
-expect "there is another gateway" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
+expect "there is another gateway" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://localhost/health && echo yes)" yes
 away() {
     ask GET /health
     [ "$code" = 503 ]
@@ -582,8 +586,8 @@ if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
     up -m "$work/own.gguf" -c 512 || fail "up"
     (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --chat-template-file template --run-dir "$run_dir" 2>>"$work/gateway.err") &
     gateway=$!
-    wait_for 30 healthy --unix-socket "$work/gw.sock" http://x/health || fail "an installed gateway: $(tail -n 1 "$work/gateway.err")"
-    url=http://x
+    wait_for 30 healthy --unix-socket "$work/gw.sock" http://localhost/health || fail "an installed gateway: $(tail -n 1 "$work/gateway.err")"
+    url=http://localhost
     ask POST /apply-template '{"messages":[{"role":"user","content":"Hi"}]}' --unix-socket "$work/gw.sock"
     answered "an installed gateway: a template that is not built in, of a file" 200 .prompt '<user>Hi<answer>'
     ask POST /apply-template '{"messages":[{"role":"user","content":"Hi"}],"chat_template_kwargs":{"enable_thinking":false}}' --unix-socket "$work/gw.sock"
