@@ -316,7 +316,8 @@ static bool set_rules(const struct harden_needs *needs)
 {
     struct ruleset handled = handled_by(needs, harden_landlock_version());
     uint64_t reads = handled.files & READS,
-             writes = handled.files & (READS | WRITES | LANDLOCK_ACCESS_FS_TRUNCATE);
+             writes = handled.files & (READS | WRITES | LANDLOCK_ACCESS_FS_TRUNCATE),
+             removes = handled.files & LANDLOCK_ACCESS_FS_REMOVE_FILE;
     if (!handled.files && !handled.net)
         return false;
     int rules = (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0);
@@ -325,6 +326,8 @@ static bool set_rules(const struct harden_needs *needs)
         held = grant(rules, *path, reads);
     for (const char *const *path = needs->writes; held && writes && path && *path; path++)
         held = grant(rules, *path, writes);
+    for (const char *const *path = needs->removes; held && removes && path && *path; path++)
+        held = grant(rules, *path, removes);
     held = held && syscall(SYS_landlock_restrict_self, rules, 0) == 0;
     if (rules >= 0)
         close(rules);

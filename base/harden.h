@@ -27,11 +27,12 @@
 /* What a process keeps. */
 struct harden_needs {
     bool programs;            /* exec: PoCL runs the linker when it builds a kernel */
-    bool files;               /* any file; else those below `reads` and `writes` */
+    bool files;               /* any file; else those below the lists */
     const char *const *reads; /* files or folders, NULL at the end; one that is not there is none */
     const char *const *writes;
-    bool connects; /* to other hosts */
-    bool accepts;  /* takes connections on a socket that listens already */
+    const char *const *removes; /* folders: files in them are removed, and no more */
+    bool connects;              /* to other hosts */
+    bool accepts;               /* takes connections on a socket that listens already */
 };
 
 /* True: it is in force. */

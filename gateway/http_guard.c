@@ -70,8 +70,7 @@ const char *http_guard_allow(const struct gateway_settings *settings, const char
 const char *http_guard_why_not(const struct gateway_settings *settings, const char *host,
                                const char *origin)
 {
-    bool open = !settings->keys.n && !gateway_is_unix(settings->host);
-    if (open && host && !names_this_machine(settings, host))
+    if (!settings->keys.n && host && !names_this_machine(settings, host))
         return "this gateway is for this machine: its Host is localhost or an address of it";
     if (origin && !is_own(origin, host) && !http_guard_allow(settings, origin))
         return "a page of another origin may not ask: see --cors";

@@ -51,7 +51,7 @@ static void confine(const struct gateway_settings *settings, const char *program
     char text[HARDEN_TEXT_BYTES], folder[4096] = "", beside[4200] = "";
     bool local = gateway_is_unix(settings->host); /* its name is removed at the end */
     const char *slash = local ? strrchr(settings->host, '/') : NULL;
-    if (slash) /* of one in / the name stays: all files would be writable */
+    if (slash) /* of one in / the name stays: all files could be removed */
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - settings->host - 5),
                  settings->host + 5);
     else if (local)
@@ -65,9 +65,9 @@ static void confine(const struct gateway_settings *settings, const char *program
     snprintf(share, sizeof share, "%s/../share/hillinfer", beside); /* chat/chat_helper.c */
     const char *reads[] = {"/proc", "/sys",         "/etc", "/usr",  "/lib", "/lib64",
                            "/bin",  "/dev/urandom", beside, scripts, share,  NULL},
-               *writes[] = {"/dev/null", folder[0] ? folder : NULL, NULL};
+               *writes[] = {"/dev/null", NULL}, *removes[] = {folder[0] ? folder : NULL, NULL};
     const struct harden_needs needs = {
-        .programs = true, .reads = reads, .writes = writes, .accepts = true};
+        .programs = true, .reads = reads, .writes = writes, .removes = removes, .accepts = true};
     harden_confine(&needs, text);
     log_debug("%s is confined by %s", program, text);
 }

@@ -32,7 +32,7 @@
 
 #include "base/harden.h"
 
-static char folder[] = "/tmp/hill-test-harden-XXXXXX", inside[64], outside[64];
+static char folder[] = "/tmp/hill-test-harden-XXXXXX", inside[64], outside[64], emptied[64];
 static pid_t other; /* a process of the same user */
 
 #ifndef SYS_fchmodat2
@@ -80,8 +80,8 @@ static void confine(bool programs, bool files)
 {
     char text[HARDEN_TEXT_BYTES];
     const char *reads[] = {"/proc", "/no such folder", NULL},
-               *writes[] = {inside, "/dev/null", NULL};
-    const struct harden_needs needs = {programs, files, reads, writes};
+               *writes[] = {inside, "/dev/null", NULL}, *removes[] = {emptied, NULL};
+    const struct harden_needs needs = {programs, files, reads, writes, removes};
     harden_confine(&needs, text);
     bool landlock = harden_landlock_version() >= (files ? 4 : 1);
     MUST(strcmp(text, landlock ? "seccomp, Landlock" : "seccomp, no Landlock") == 0);
@@ -309,6 +309,30 @@ static void test_who_names_its_files_sees_no_others(void **state)
     run(sees_only_its_files);
 }
 
+static void removes_and_no_more(void)
+{
+    char name[128], to[128];
+    snprintf(name, sizeof name, "%s/file", emptied);
+    close(open(name, O_WRONLY | O_CREAT, 0600));
+    confine(false, false);
+    REFUSED(open(name, O_RDONLY), EACCES);
+    REFUSED(open(name, O_WRONLY), EACCES);
+    REFUSED(open(emptied, O_RDONLY | O_DIRECTORY), EACCES);
+    if (harden_landlock_version() >= 3)
+        REFUSED(truncate(name, 0), EACCES);
+    snprintf(to, sizeof to, "%s/new", emptied);
+    REFUSED(open(to, O_WRONLY | O_CREAT, 0600), EACCES);
+    REFUSED(rename(name, to), EACCES);
+    MUST(unlink(name) == 0);
+}
+
+static void test_who_only_removes_neither_reads_nor_writes(void **state)
+{
+    (void)state;
+    need(true, true);
+    run(removes_and_no_more);
+}
+
 static void leaves_no_core(void)
 {
     struct rlimit core;
@@ -379,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_who_names_its_files_sees_no_others),
         cmocka_unit_test(test_who_names_its_files_changes_no_others),
         cmocka_unit_test(test_who_names_its_files_connects_to_no_abstract_name),
+        cmocka_unit_test(test_who_only_removes_neither_reads_nor_writes),
         cmocka_unit_test(test_who_opens_any_file_looks_into_no_other_process),
         cmocka_unit_test(test_tcp_is_ruled_too),
         cmocka_unit_test(test_no_core_file_holds_what_a_process_had),
@@ -390,8 +415,9 @@ int main(void)
         return 1;
     snprintf(inside, sizeof inside, "%s/inside", folder);
     snprintf(outside, sizeof outside, "%s/outside", folder);
+    snprintf(emptied, sizeof emptied, "%s/emptied", folder);
     snprintf(name, sizeof name, "%s/file", outside);
-    if (mkdir(inside, 0700) || mkdir(outside, 0700))
+    if (mkdir(inside, 0700) || mkdir(outside, 0700) || mkdir(emptied, 0700))
         return 1;
     close(open(name, O_WRONLY | O_CREAT, 0600));
     other = fork();
@@ -407,6 +433,7 @@ int main(void)
     unlink(name);
     rmdir(inside);
     rmdir(outside);
+    rmdir(emptied);
     rmdir(folder);
     return failed;
 }

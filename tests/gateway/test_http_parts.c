@@ -115,6 +115,14 @@ static void test_foreign_pages(void **state)
     assert_null(http_guard_why_not(&s, "localhost:8080", NULL));
     assert_non_null(http_guard_why_not(&s, "evil.example:8080", NULL));
     assert_non_null(http_guard_why_not(&s, "192.0.2.1.evil.example", NULL));
+    s = (struct gateway_settings){.host = "unix:/x"}; /* a browser gets there through a proxy */
+    assert_null(http_guard_why_not(&s, "localhost", "https://localhost"));
+    assert_null(http_guard_why_not(&s, "127.0.0.1:8080", NULL));
+    assert_null(http_guard_why_not(&s, NULL, NULL));
+    assert_non_null(http_guard_why_not(&s, "evil.example", "http://evil.example"));
+    assert_non_null(http_guard_why_not(&s, "evil.example", NULL));
+    s.keys.n = 1;
+    assert_null(http_guard_why_not(&s, "chat.example", "https://chat.example"));
     assert_true(gateway_is_loopback("127.9.9.9") && gateway_is_loopback("::1"));
     assert_true(gateway_is_loopback("unix:/x") && !gateway_is_loopback("0.0.0.0"));
     assert_false(gateway_is_loopback("::") || gateway_is_loopback("localhost.evil"));

@@ -79,7 +79,11 @@ expect "its socket is its user's alone" "$(stat -c %a "$work/http.sock")" 600
 healthy() { # CURL-ARGUMENTS...
     [ "$(curl -s -m 5 -o /dev/null -w '%{http_code}' "$@")" = 200 ]
 }
-expect "health over the Unix socket" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
+expect "health over the Unix socket" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://localhost/health && echo yes)" yes
+ask GET /health '' --unix-socket "$work/http.sock" -H 'Host: evil.example'
+refused "over the Unix socket, a name that is not this machine's" 403 'this machine'
+ask GET /health '' --unix-socket "$work/http.sock" -0 -H 'Host:'
+answered "over the Unix socket, no Host" 200
 expect "the gateway that was there before finds it" "$(wait_for 30 healthy "$url/health" && echo yes)" yes
 ask GET /v1/models
 answered "models" 200 '.data[0] | "\(.id) \(.object) \(.meta.n_ctx)"' "wired model 16384"
@@ -531,7 +535,7 @@ hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/alone
 expect "the long answer: tokens" "$(jq '.tokens | length' "$work/alone")" 1000
 served=$(pgrep -f -- "hill-gateway .*--host unix:$work/http.sock")
 coordinator=$(coordinator_pid)
-curl -sN --unix-socket "$work/http.sock" -o "$work/stream3" --data-binary "$long" http://x/v1/completions &
+curl -sN --unix-socket "$work/http.sock" -o "$work/stream3" --data-binary "$long" http://localhost/v1/completions &
 client=$!
 wait_for 20 streaming "$work/stream3" || fail "the stream did not begin"
 hillctl generate -p "$prompt" -n 1000 --temp 0 --ignore-eos --json >"$work/beside" &
@@ -543,7 +547,7 @@ expect "kill -9 of the gateway: hillctl's exit code" $? 0
 expect "kill -9 of the gateway: hillctl's answer" "$(hashes "$work/beside")" "$(hashes "$work/alone")"
 expect "the coordinator is the same" "$(coordinator_pid)" "$coordinator"
 if wait_for 30 running 0; then pass "the dead gateway's request has ended"; else fail "the dead gateway's request runs on"; fi
-expect "there is another gateway" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://x/health && echo yes)" yes
+expect "there is another gateway" "$(wait_for 30 healthy --unix-socket "$work/http.sock" http://localhost/health && echo yes)" yes
 away() {
     ask GET /health
     [ "$code" = 503 ]
@@ -572,29 +576,48 @@ wait_for 30 ended || fail "a gateway outlives its pipeline"
 expect "the socket is gone" "$([ -e "$work/http.sock" ] && echo there)" ""
 expect_nothing_left
 
-# ---- installed outside /usr: its template helper may be read; a socket without a folder in its name goes, too ----
+# ---- installed outside /usr: its template helper may be read; a socket without a folder in its name goes, too, though the gateway
+# neither reads nor writes what lies beside it ----
+mkdir -p "$work/prefix/bin" "$work/prefix/share/hillinfer"
+cp "$bin/hill-gateway" "$work/prefix/bin"
+"$bin/hill-mkmodel" -o "$work/own.gguf" 2>/dev/null
+echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>{% if enable_thinking == false %}</think>{% endif %}' >"$work/template"
+up -m "$work/own.gguf" -c 512 || fail "up"
+(cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --chat-template-file template --run-dir "$run_dir" --log-level debug 2>"$work/own.err") &
+gateway=$!
+wait_for 30 healthy --unix-socket "$work/gw.sock" http://localhost/health || fail "an installed gateway: $(tail -n 1 "$work/own.err")"
+url=http://localhost
+if [ -x /usr/bin/python3 ] && grep -q 'confined by seccomp, Landlock' "$work/own.err"; then
+    # its helper is confined as the gateway is
+    cat >"$work/prefix/share/hillinfer/chat-template-helper.py" <<EOF
+import json
+may = []
+for name, mode in ("template", "r"), ("template", "a"), ("new", "x"):
+    try:
+        open("$work/" + name, mode)
+        may.append(mode)
+    except PermissionError:
+        pass
+print(json.dumps({"error": f"opened: {len(may)} {may}"}))
+EOF
+    ask POST /apply-template '{"messages":[{"role":"user","content":"Hi"}]}' --unix-socket "$work/gw.sock"
+    refused "an installed gateway: opens no file beside its socket" 400 'opened: 0'
+else
+    echo "skipped: what an installed gateway opens (no Landlock, or no python3)"
+fi
 if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
-    mkdir -p "$work/prefix/bin" "$work/prefix/share/hillinfer"
-    cp "$bin/hill-gateway" "$work/prefix/bin"
     cp scripts/chat-template-helper.py "$work/prefix/share/hillinfer"
-    "$bin/hill-mkmodel" -o "$work/own.gguf" 2>/dev/null
-    echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>{% if enable_thinking == false %}</think>{% endif %}' >"$work/template"
-    up -m "$work/own.gguf" -c 512 || fail "up"
-    (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --chat-template-file template --run-dir "$run_dir" 2>>"$work/gateway.err") &
-    gateway=$!
-    wait_for 30 healthy --unix-socket "$work/gw.sock" http://x/health || fail "an installed gateway: $(tail -n 1 "$work/gateway.err")"
-    url=http://x
     ask POST /apply-template '{"messages":[{"role":"user","content":"Hi"}]}' --unix-socket "$work/gw.sock"
     answered "an installed gateway: a template that is not built in, of a file" 200 .prompt '<user>Hi<answer>'
     ask POST /apply-template '{"messages":[{"role":"user","content":"Hi"}],"chat_template_kwargs":{"enable_thinking":false}}' --unix-socket "$work/gw.sock"
     answered "its thinking is off" 200 .prompt '<user>Hi<answer></think>'
-    kill -TERM "$gateway"
-    wait "$gateway"
-    expect "an installed gateway: its exit code" $? 0
-    expect "an installed gateway: its socket is gone" "$([ -e "$work/gw.sock" ] && echo there)" ""
-    down || fail "down"
-    expect_nothing_left
 else
     echo "skipped: an installed gateway's templates (python3-jinja2 is not there)"
 fi
+kill -TERM "$gateway"
+wait "$gateway"
+expect "an installed gateway: its exit code" $? 0
+expect "an installed gateway: its socket is gone" "$([ -e "$work/gw.sock" ] && echo there)" ""
+down || fail "down"
+expect_nothing_left
 finish

@@ -18,7 +18,7 @@ echo "HILL_TEST_SEED=$seed SECONDS_LONG=$seconds CLIENTS=$clients"
 post() { # BODY CURL-ARGUMENTS...
     local body=$1
     shift
-    curl -sN --unix-socket "$work/http.sock" --data-binary "$body" "$@" http://x/v1/completions
+    curl -sN --unix-socket "$work/http.sock" --data-binary "$body" "$@" http://localhost/v1/completions
 }
 text_of() { # FILE: of a stream that is whole; else nothing
     grep -q '^data: \[DONE\]' "$1" && sed -n 's/^data: {/{/p' "$1" | jq -sr '[.[].choices[0].text] | add'
@@ -65,7 +65,7 @@ coordinator_has() { # memory in KiB, descriptors
     echo "$(awk '/^VmRSS/ {print $2}' "/proc/$pid/status") $(find "/proc/$pid/fd" -mindepth 1 | wc -l)"
 }
 buckets() { # of the gateway's own histogram: bound, gaps between two tokens of a request that are no longer
-    curl -s --unix-socket "$work/http.sock" http://x/metrics |
+    curl -s --unix-socket "$work/http.sock" http://localhost/metrics |
         sed -n 's/^hillinfer_inter_token_latency_seconds_bucket{le="\(.*\)"} \(.*\)/\1 \2/p'
 }
 read -r _ coordinator_descriptors < <(coordinator_has)
@@ -100,7 +100,7 @@ expect "wrong answers" "$wrong" 0
 [ "$same" -gt "$clients" ] || fail "only $same answers"
 [ "$(rss)" -lt $((rss_early * 5 / 4 + 4096)) ] || fail "the gateway's memory grows"
 [ "$coordinator_rss" -lt $((coordinator_early * 5 / 4 + 4096)) ] || fail "the coordinator's memory grows"
-expect "slots taken" "$(curl -s --unix-socket "$work/http.sock" http://x/slots | jq 'map(select(.is_processing)) | length')" 0
+expect "slots taken" "$(curl -s --unix-socket "$work/http.sock" http://localhost/slots | jq 'map(select(.is_processing)) | length')" 0
 expect "it is the gateway of the beginning" "$(pgrep -f -- "hill-gateway .*--host unix:$work/http.sock")" "$gateway"
 down
 expect_nothing_left

@@ -15,7 +15,7 @@ model=${1:-$(model_file SmolLM2-135M-Instruct.Q4_1.gguf)} tokens=${2:-1500}
 gateway=$(pgrep -f -- "hill-gateway .*--host unix:$work/http.sock")
 cpu_ns() { cat "/proc/$gateway"/task/*/schedstat | awk '{sum += $1} END {print sum}'; }
 stream() { # TOKENS
-    curl -sN --unix-socket "$work/http.sock" -o "$work/stream" http://x/v1/chat/completions --data-binary \
+    curl -sN --unix-socket "$work/http.sock" -o "$work/stream" http://localhost/v1/chat/completions --data-binary \
         "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell a long story.\"}],\"max_tokens\":$1,\"ignore_eos\":true,\"temperature\":0,\"stream\":true}"
 }
 stream 50

@@ -24,7 +24,7 @@ gateway=$!
 read -r _ <"$work/address"
 bob() { # until it is killed: a text that no other key may see
     while :; do
-        curl -sN --unix-socket "$work/http.sock" -o "$work/bobs" -H 'X-Api-Key: key-of-bob' http://x/v1/completions --data-binary \
+        curl -sN --unix-socket "$work/http.sock" -o "$work/bobs" -H 'X-Api-Key: key-of-bob' http://localhost/v1/completions --data-binary \
             "{\"prompt\":\"$secret then $secret then other\",\"max_tokens\":200,\"temperature\":0,\"ignore_eos\":true}"
     done
 }
