@@ -2,9 +2,10 @@
  * gateway/http_guard.h - requests that a person's browser sends for somebody else's page.
  *
  * What: without a key only the address protects a gateway on this machine, and a browser on it
- * reaches that address, too (a Unix socket through a proxy). So a request with an Origin that is neither the gateway's own nor that
- * of --cors is refused, and, without keys, one whose Host is no name of this machine (a name of
- * somebody's that resolves to 127.0.0.1). Pure. Who calls it: http_server.c.
+ * reaches that address, too (a Unix socket through a proxy). So a request with an Origin that is
+ * neither the gateway's own nor that of --cors is refused, and, without keys, one whose Host is no
+ * name of this machine (a name of somebody's that resolves to 127.0.0.1). Pure. Who calls it:
+ * http_server.c.
  */
 #pragma once
 
