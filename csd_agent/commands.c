@@ -3,9 +3,11 @@
  */
 #include "csd_agent/commands.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/grow.h"
 #include "base/log.h"
 #include "base/stage_trace.h"
 #include "csd_agent/command_output.h"
@@ -15,6 +17,45 @@
 static bool worth_a_line(uint64_t count)
 {
     return count <= 8 || (count & (count - 1)) == 0;
+}
+
+/* ---- copies ---- */
+
+static void copy_part(struct record_copy *copy, const uint8_t *payload, uint64_t from, uint64_t to)
+{
+    to = to < copy->bytes ? to : copy->bytes;
+    if (from < to)
+        memcpy(copy->record + from, payload + from, to - from);
+}
+
+/* Each byte is read once: the parts of a DEMOTE are where the copy says. false: no memory. */
+static bool copy_record(struct record_copy *copy, const struct kv_geometry *g, uint32_t type,
+                        const void *payload, uint32_t bytes)
+{
+    const struct record_demote *demote;
+    struct demote_parts parts;
+
+    copy->bytes = 0;
+    if (!GROW(copy->record, copy->room, bytes + 1)) /* an empty one is somewhere, too */
+        return false;
+    copy->type = type;
+    copy->bytes = bytes;
+    if (type != RECORD_DEMOTE || bytes < sizeof *demote) {
+        copy_part(copy, payload, 0, bytes);
+        return true;
+    }
+    copy_part(copy, payload, 0, sizeof *demote);
+    demote = (const void *)copy->record;
+    record_demote_parts(&parts, g, demote->first_slot, demote->n_slots);
+    copy_part(copy, payload, sizeof *demote, parts.digests);
+    copy_part(copy, payload, parts.total, bytes);
+    return true;
+}
+
+static void free_copy(struct record_copy *copy)
+{
+    free(copy->record);
+    *copy = (struct record_copy){0};
 }
 
 /* ---- the commands ---- */
@@ -85,7 +126,7 @@ static int run_read_keys(struct data_plane *plane, const void *payload,
                              .ranges = (const struct key_range *)(record + 1),
                              .n_ranges = record->n_ranges,
                              .window_bytes = plane->key_window_bytes};
-    if (plane->key_windows) /* record_check has looked at its number */
+    if (plane->key_windows)
         keys.window = plane->key_windows + (uint64_t)record->window * plane->key_window_bytes;
     STAGE_BEGIN_AT(agent_fetch, &record->header);
     int status = cold_pool_read_keys(plane->pool, &keys, cost, why);
@@ -99,7 +140,7 @@ static int run_demote(struct data_plane *plane, const void *payload,
                       struct hill_why *why)
 {
     const struct record_demote *record = payload;
-    const uint8_t *bytes = payload;
+    const uint8_t *bytes = payload, *data = plane->demoted;
     struct demote_parts parts;
 
     record_demote_parts(&parts, &plane->geometry, record->first_slot, record->n_slots);
@@ -111,8 +152,8 @@ static int run_demote(struct data_plane *plane, const void *payload,
         .stripe_order = record->stripe_order,
         .slots = record->scattered ? (const uint32_t *)(const void *)(bytes + parts.total) : NULL,
         .positions = (const uint32_t *)(const void *)(bytes + parts.positions),
-        .digests = bytes + parts.digests,
-        .entries = bytes + parts.entries,
+        .digests = data + parts.digests,
+        .entries = data + parts.entries,
     };
     STAGE_BEGIN_AT(agent_demote, &record->header);
     int status = cold_pool_demote(plane->pool, &demote, cost, why);
@@ -261,14 +302,16 @@ static void look_ahead(void *context)
         return;
     command = find_command(type);
     if (bytes < command->fixed_bytes ||
-        ((const struct record_header *)payload)->epoch != plane->epoch ||
-        check(plane, command, false, payload, bytes, NULL) != 0)
+        !copy_record(&plane->ahead, &plane->geometry, type, payload, bytes))
         return; /* in its turn somebody hears of it */
-    if (type == RECORD_FETCH) {
-        const struct cold_fetch fetch = fetch_of(plane, payload);
+    const void *copy = plane->ahead.record;
+    bool good = ((const struct record_header *)copy)->epoch == plane->epoch &&
+                check(plane, command, false, copy, bytes, NULL) == 0;
+    if (good && type == RECORD_FETCH) {
+        const struct cold_fetch fetch = fetch_of(plane, copy);
         begun = cold_pool_fetch_ahead(plane->pool, &fetch);
-    } else {
-        const struct record_agent_query *record = payload;
+    } else if (good) {
+        const struct record_agent_query *record = copy;
         const struct cold_query query = {.sequence = record->header.sequence,
                                          .layer = record->header.layer,
                                          .committed = record->committed,
@@ -276,19 +319,25 @@ static void look_ahead(void *context)
                                          .n_host_words = record->n_host_words};
         begun = cold_pool_query_ahead(plane->pool, &query);
     }
-    if (begun) {
-        plane->ahead = payload;
-        plane->ahead_type = type;
+    if (begun)
         plane->read_ahead++;
-    }
+    else
+        plane->ahead.bytes = 0;
 }
 
 /* What has been read ahead is nobody's: its command is not what it was. */
 static void drop_ahead(struct data_plane *plane)
 {
-    if (plane->ahead)
+    if (plane->ahead.bytes)
         cold_pool_drop_ahead(plane->pool);
-    plane->ahead = NULL;
+    plane->ahead.bytes = 0;
+}
+
+static bool is_ahead(const struct data_plane *plane, const struct record_copy *copy)
+{
+    const struct record_copy *ahead = &plane->ahead;
+    return ahead->bytes && ahead->type == copy->type && ahead->bytes == copy->bytes &&
+           memcmp(ahead->record, copy->record, copy->bytes) == 0;
 }
 
 static enum held_stream stream_of(const struct command *command, bool background)
@@ -319,8 +368,9 @@ static void carry_out(struct data_plane *plane, const struct command *command, b
     }
     if (malformed)
         drop_ahead(plane);
-    bool ahead = plane->ahead && !plane->drive.model.figures.on; /* else times are the model's */
-    plane->ahead = NULL;                                         /* it is this one's */
+    /* under a model times are the model's */
+    bool ahead = plane->ahead.bytes && !plane->drive.model.figures.on;
+    plane->ahead.bytes = 0; /* it is this one's */
     if (!malformed)
         completion.status = command->run(plane, payload, &completion, &cost, &why);
     plane->device = NULL;
@@ -346,22 +396,25 @@ static void take(struct data_plane *plane, uint32_t type, bool background, const
                  uint32_t bytes)
 {
     const struct command *command = find_command(type);
-    struct record_header header;
+    struct record_copy *copy = &plane->taken[background];
 
-    if (plane->ahead != payload || plane->ahead_type != type)
+    if (!copy_record(copy, &plane->geometry, type, payload, bytes)) {
+        plane->lost = HILL_E_NOMEM;
+        return;
+    }
+    const struct record_header *header = (const void *)copy->record;
+    if (!is_ahead(plane, copy))
         drop_ahead(plane);
-    if (bytes >= sizeof header) {
-        memcpy(&header, payload, sizeof header);
-        if (header.epoch != plane->epoch) {
-            drop_ahead(plane);
-            if (worth_a_line(++plane->dropped))
-                log_warn("dropped a %s record of epoch %u, this is %u", record_name(type),
-                         header.epoch, plane->epoch);
-            return;
-        }
+    if (bytes >= sizeof *header && header->epoch != plane->epoch) {
+        drop_ahead(plane);
+        if (worth_a_line(++plane->dropped))
+            log_warn("dropped a %s record of epoch %u, this is %u", record_name(type),
+                     header->epoch, plane->epoch);
+        return;
     }
     if (command && bytes >= command->fixed_bytes) {
-        carry_out(plane, command, background, payload, bytes);
+        plane->demoted = payload;
+        carry_out(plane, command, background, copy->record, bytes);
         return;
     }
     drop_ahead(plane);
@@ -483,4 +536,7 @@ int64_t data_plane_next_ns(const struct data_plane *plane)
 void data_plane_close(struct data_plane *plane)
 {
     held_finish(&plane->held);
+    free_copy(&plane->taken[0]);
+    free_copy(&plane->taken[1]);
+    free_copy(&plane->ahead);
 }

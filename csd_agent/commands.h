@@ -12,6 +12,9 @@
  * is dropped, and the scorer drains its inputs whatever it waits for. Bad records: one of another
  * epoch is dropped and counted; one that record_check refuses, or that does not belong on its ring,
  * is counted, logged and, where its tag can be read, answered with HILL_E_PROTOCOL. None is fatal.
+ * A record is copied out of its ring, checked and carried out as the copy: what lies in the ring
+ * can be changed meanwhile by a process that maps it. Digests and entries of a DEMOTE, data of any
+ * value, are read where they lie.
  * Under a device model (modelled_drive.h) a command is carried out at once and charged to the
  * modelled drive; what it answers is held (held_output.h) and sent when the drive would have had
  * it, by a later turn, while other commands are carried out. A demote is taken only when the
@@ -34,6 +37,13 @@
 
 #define OUTPUT_DEADLINE_MS 30000 /* the scorer has not drained a ring for so long: it hangs */
 
+/* A record as it was when it was taken. Of a DEMOTE the place of its digests and entries is left
+ * as it is. */
+struct record_copy {
+    uint8_t *record;
+    uint32_t room, type, bytes; /* bytes 0: none */
+};
+
 struct data_plane {
     /* set by the owner before the first turn */
     struct kv_geometry geometry;
@@ -55,9 +65,10 @@ struct data_plane {
     struct held_output held;
     bool gated;                   /* background work waits for the modelled flash */
     struct drive_command *device; /* the command under way, as the modelled drive sees it */
-    const void *ahead; /* the record whose reads have begun, in the command ring; or NULL */
-    uint32_t ahead_type;
-    int lost; /* why the rings are of no use any more, or 0 */
+    struct record_copy taken[2];  /* of the command ring and of the background ring */
+    struct record_copy ahead;     /* whose reads have begun */
+    const uint8_t *demoted;       /* the DEMOTE under way, in its ring */
+    int lost;                     /* why the rings are of no use any more, or 0 */
 };
 
 /* The device model of the commands that start from now on. */

@@ -23,7 +23,7 @@ struct open_command {
     uint32_t type, ring, bytes;
     uint32_t got;                  /* FETCH: entries; READ_KEYS: bytes */
     bool stale;                    /* a staging slot was given back meanwhile */
-    _Alignas(16) uint8_t record[]; /* of FETCH and READ_KEYS: all of it */
+    _Alignas(16) uint8_t record[]; /* what was checked and sent: the ring's can change */
 };
 
 struct relay {
@@ -303,37 +303,37 @@ static uint64_t tag_of(uint32_t type, const void *payload, uint32_t bytes)
     return tag;
 }
 
-static int note_open(struct relay *r, uint32_t ring, uint32_t type, const void *payload,
-                     uint32_t bytes)
+/* NULL: no memory. */
+static struct open_command *copy_command(uint32_t ring, uint32_t type, const void *payload,
+                                         uint32_t bytes)
 {
-    bool whole = type == RECORD_FETCH || type == RECORD_READ_KEYS;
-    struct open_command *c = calloc(1, sizeof *c + (whole ? bytes : 0));
+    struct open_command *c = malloc(sizeof *c + bytes);
     if (!c)
-        return HILL_E_NOMEM;
-    *c = (struct open_command){.tag = tag_of(type, payload, bytes),
-                               .type = type,
-                               .ring = ring,
-                               .bytes = bytes + OVERHEAD,
-                               .next = NULL};
-    if (whole)
-        memcpy(c->record, payload, bytes);
+        return NULL;
+    *c = (struct open_command){.type = type, .ring = ring, .bytes = bytes + OVERHEAD};
+    memcpy(c->record, payload, bytes);
+    c->tag = tag_of(type, c->record, bytes);
+    return c;
+}
+
+static void note_open(struct relay *r, struct open_command *c)
+{
     struct open_command **last = &r->open;
     while (*last)
         last = &(*last)->next;
     *last = c;
-    r->in_flight[ring] += c->bytes;
-    return 0;
+    r->in_flight[c->ring] += c->bytes;
 }
 
 /* A record that nobody would answer does not go: the scorer has not sent it. */
-static bool is_whole(const struct relay *r, uint32_t type, const void *payload, uint32_t bytes)
+static bool is_whole(const struct relay *r, uint32_t type, const void *record, uint32_t bytes)
 {
     struct hill_why why = {""};
-    int rc = record_check(type, payload, bytes, &r->party->layout.geometry,
+    int rc = record_check(type, record, bytes, &r->party->layout.geometry,
                           r->party->layout.n_sequences, &why);
     if (rc)
         log_warn("dropped a bad record for the drive: %s", why.text);
-    return !rc && ((const struct record_header *)payload)->epoch == r->epoch;
+    return !rc && ((const struct record_header *)record)->epoch == r->epoch;
 }
 
 /* The next record of a ring: 1 it went, 0 there is none or no credit now. */
@@ -345,19 +345,24 @@ static int send_one(struct relay *r, enum layout_ring ring)
     int rc = shm_ring_peek(end, &type, &payload, &bytes);
     if (rc)
         return rc == HILL_E_WOULD_BLOCK ? 0 : rc;
-    if (is_whole(r, type, payload, bytes)) {
+    if (r->in_flight[ring] && r->in_flight[ring] + bytes + OVERHEAD > end->capacity / 2)
+        return 0;
+    struct open_command *c = copy_command(ring, type, payload, bytes);
+    if (!c)
+        return HILL_E_NOMEM;
+    bool whole = is_whole(r, type, c->record, bytes);
+    if (whole) {
         const struct drive_frame frame = {.kind = DRIVE_RECORD, .a = ring, .b = type};
-        if (r->in_flight[ring] && r->in_flight[ring] + bytes + OVERHEAD > end->capacity / 2)
-            return 0;
-        rc = drive_link_send(r->link, &frame, payload, bytes);
-        if (rc)
-            return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE
-                       ? 0
-                       : rc; /* lost: it is found so */
-        rc = note_open(r, ring, type, payload, bytes);
+        rc = drive_link_send(r->link, &frame, c->record, bytes);
     }
+    if (whole && !rc)
+        note_open(r, c);
+    else
+        free(c);
+    if (rc) /* lost: it is found so */
+        return rc == HILL_E_WOULD_BLOCK || rc == HILL_E_PEER_GONE ? 0 : rc;
     shm_ring_release(end);
-    return rc ? rc : 1;
+    return 1;
 }
 
 /* What has come on the command ring before a record came on the other goes before that [I18]. */

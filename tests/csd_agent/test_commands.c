@@ -325,6 +325,83 @@ static void test_what_is_read_in_vain_is_dropped(void **state)
     read_in_vain(NULL, 0);         /* the rings end */
 }
 
+/* Another process that maps the ring changes a record while it is carried out, at that moment of
+ * another ring. */
+struct meddler {
+    enum shm_ring_moment moment;
+    void (*change)(void *record);
+    void *record;
+};
+
+static uint32_t meddle(void *context, enum shm_ring_moment moment, uint32_t type,
+                       const void *payload, uint32_t bytes)
+{
+    struct meddler *m = context;
+
+    (void)type;
+    (void)payload;
+    (void)bytes;
+    if (moment == m->moment && m->change) {
+        m->change(m->record);
+        m->change = NULL;
+    }
+    return moment == SHM_RING_RESERVED;
+}
+
+static void *in_ring(struct shm_ring_end *end)
+{
+    const void *payload;
+    uint32_t type, bytes;
+
+    assert_int_equal(shm_ring_peek(end, &type, &payload, &bytes), 0);
+    return (void *)(uintptr_t)payload;
+}
+
+static void spoil_query(void *record)
+{
+    memset(record, 0xff, sizeof(struct record_agent_query));
+}
+
+static void make_anothers(void *record)
+{
+    ((struct record_trim *)record)->header.sequence = 1;
+}
+
+static void test_what_was_checked_is_carried_out(void **state)
+{
+    struct scene s;
+    struct asked q;
+    struct meddler m = {.moment = SHM_RING_RESERVED, .change = spoil_query};
+    struct shm_ring_tap tap = {&m, meddle};
+
+    (void)state;
+    random_seed(32);
+    open_with_entries(&s, 400, 300);
+    push_query(&s, &q, 0, 0, 64);
+    m.record = in_ring(s.plane.command);
+    s.plane.score->tap = &tap;
+    scene_start(&s);
+    collect(&s, &q, COLD_NO_POSITION);
+    scene_stop(&s);
+    assert_null(m.change);
+    s.plane.score->tap = NULL;
+    m.moment = SHM_RING_EMPTY;
+    m.change = make_anothers;
+    trim(&s, 0);
+    m.record = in_ring(s.plane.command);
+    s.plane.background->tap = &tap;
+    scene_start(&s);
+    expect(&s, s.next_tag, RECORD_TRIM, 0);
+    scene_stop(&s);
+    assert_null(m.change);
+    s.plane.background->tap = NULL;
+    scene_start(&s);
+    query(&s, 1, 1, 64); /* it has its entries */
+    grow(&s, 0, 0, 30);
+    query(&s, 0, 0, 64);
+    scene_close(&s);
+}
+
 static void test_bad_records_are_counted_and_answered(void **state)
 {
     struct scene s;
@@ -424,6 +501,7 @@ int main(void)
         TEST(test_nothing_is_read_ahead_of_a_change),
         TEST(test_what_the_host_scores_is_passed_over),
         TEST(test_what_is_read_in_vain_is_dropped),
+        TEST(test_what_was_checked_is_carried_out),
         TEST(test_bad_records_are_counted_and_answered),
         TEST(test_stopping_ends_a_wait_for_credits),
         TEST(test_a_scorer_that_goes_away_ends_the_plane),
