@@ -173,8 +173,8 @@ static int read_yarn(struct context *c)
         rc = read_positive(c, key_of(c, "rope.scaling.yarn_beta_fast"), &hp->yarn_beta_fast);
     if (!rc)
         rc = read_positive(c, key_of(c, "rope.scaling.yarn_beta_slow"), &hp->yarn_beta_slow);
-    if (!rc) /* the paper's 0.1 ln(s) + 1, times what the file asks for */
-        rc = read_positive(c, key_of(c, "rope.scaling.yarn_attn_factor"), &hp->rope_amplitude);
+    /* The paper's. yarn_attn_factor, which converters write where the checkpoint spells it out,
+     * says it once more, and llama.cpp passes over it. */
     hp->rope_amplitude *= 0.1f * logf(hp->rope_scale) + 1;
     return rc;
 }

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include <math.h>
+
 #include "model/hparams.h"
 #include "tests/model/tiny_model.h"
 
@@ -81,6 +83,24 @@ static void stated_numbers_replace_defaults(void **state)
     if (read_writer(&w, &hp, &why))
         fail_msg("%s", why.text);
     assert_true(hp.rope_base == 1e15f && hp.rope_scale == 4 && hp.norm_eps == 1e-6f);
+}
+
+/* The paper's 0.1 ln(s) + 1, once, times attn_factor: as llama.cpp has it. */
+static void yarn_scales_attention_once(void **state)
+{
+    (void)state;
+    struct model_hparams hp;
+    struct hill_why why;
+    struct writer w = metadata();
+    key_text(&w, "llama.rope.scaling.type", "yarn");
+    key_f32(&w, "llama.rope.scaling.factor", 8);
+    key_f32(&w, "llama.rope.scaling.yarn_attn_factor", 1.2079f);
+    key_f32(&w, "llama.rope.scaling.attn_factor", 0.5f);
+    tiny_vocabulary(&w);
+    tiny_tensors(&w, NULL);
+    if (read_writer(&w, &hp, &why))
+        fail_msg("%s", why.text);
+    assert_true(hp.rope_yarn && fabsf(hp.rope_amplitude - 0.5f * 1.20794415f) < 1e-6f);
 }
 
 static void each_missing_tensor_is_named(void **state)
@@ -222,6 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shape_and_defaults_are_read),
         cmocka_unit_test(stated_numbers_replace_defaults),
+        cmocka_unit_test(yarn_scales_attention_once),
         cmocka_unit_test(each_missing_tensor_is_named),
         cmocka_unit_test(misshapen_tensor_is_named),
         cmocka_unit_test(tensor_without_a_place_is_named),
