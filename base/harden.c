@@ -18,6 +18,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/log.h"
+
 #if defined(__x86_64__)
 #define OWN_ARCH AUDIT_ARCH_X86_64
 #elif defined(__aarch64__)
@@ -74,6 +76,17 @@ static void keep_descriptors(void)
     setrlimit(RLIMIT_NOFILE, &files);
 }
 
+/* Of a core that is written all the same, where no limit but 0 may be set: registers, no memory. */
+static void leave_memory_out(void)
+{
+    int fd = open("/proc/self/coredump_filter", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (write(fd, "0", 1) != 1)
+        log_debug("a core file would have this process's memory: %s", strerror(errno));
+    close(fd);
+}
+
 bool harden_process(void)
 {
     struct rlimit core = {0};
@@ -83,6 +96,7 @@ bool harden_process(void)
     /* The limit above it stays: prlimit can raise it for a process that crashes. */
     core.rlim_cur = core.rlim_max < HARDEN_CORE ? core.rlim_max : HARDEN_CORE;
     setrlimit(RLIMIT_CORE, &core);
+    leave_memory_out();
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
 }
 

@@ -16,7 +16,7 @@ int private_folder_check(const char *path, const char *what, struct hill_why *wh
     if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077))
         return hill_fail(why, HILL_E_INVALID,
                          "%s %.200s must be a folder that belongs to this user and is closed to "
-                         "others (mode 0700)",
-                         what, path);
+                         "others (mode 0700); it has owner %u and mode %04o",
+                         what, path, (unsigned)info.st_uid, (unsigned)(info.st_mode & 07777));
     return 0;
 }

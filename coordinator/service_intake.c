@@ -234,8 +234,11 @@ void request_take_cancel(void *owner, struct arrival *a)
     const Hill__Cancel *cancel = a->message->cancel;
     request_book_heard(&sv->book, &a->from, false, clock_now_ns());
     struct request *r = request_book_find(&sv->book, &a->from, cancel->request_id);
-    /* None: it has ended or was refused meanwhile, and its client has heard of that. Another
-     * answer would be taken for one to the client's next request. */
     if (r)
         request_cancel(sv, r);
+    else if (cancel->request_id)
+        router_reply(sv->router, &a->from, HILL_E_INVALID,
+                     "there is no such request of this client");
+    /* Without a number, of a client that has not heard of one: its request was refused meanwhile,
+     * and another answer would be taken for one to the client's next request. */
 }

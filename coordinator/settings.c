@@ -341,7 +341,9 @@ static int check_prefix_folder(const char *path, struct hill_why *why)
         return 0; /* chunk_file_hold says what else fails */
     return hill_fail(
         why, HILL_E_INVALID,
-        "--prefix-dir %.200s must belong to this user, and nobody else may write there", path);
+        "--prefix-dir %.200s must belong to this user, and nobody else may write there "
+        "(chmod go-w)",
+        path);
 }
 
 /* The folder of --prefix-dir is this pipeline's, for as long as it runs. */

@@ -368,7 +368,9 @@ static int serve(struct agent *agent, bool *moved)
         status = data_plane_write_directory(&agent->plane, &why);
         agent->behind = status > 0 || agent->plane.gated;
     } else if (status < 0) {
-        if (status != HILL_E_CANCELLED)
+        if (status == HILL_E_NOMEM)
+            log_warn("no memory for a command; waiting to be configured anew");
+        else if (status != HILL_E_CANCELLED)
             log_debug("the rings are of no use any more (%s); waiting to be configured anew",
                       hill_strerror(status));
         close_plane(agent);

@@ -37,6 +37,16 @@ static enum content judge(const uint8_t *bytes, ssize_t n, bool zeros_are_empty)
     return zeros_are_empty && all_zero(bytes, (size_t)n) ? CONTENT_EMPTY : CONTENT_FOREIGN;
 }
 
+/* The file is, or will be, a pool. */
+static void close_to_others(int fd)
+{
+    struct stat status;
+
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & 077) &&
+        fchmod(fd, 0600) != 0)
+        log_warn("the cold pool's file is open to others, and stays so: %s", strerror(errno));
+}
+
 static int inspect(int fd, enum content *out, struct hill_why *why)
 {
     struct stat status;
@@ -125,6 +135,7 @@ static int open_directory(struct cold_pool *pool, const struct cold_pool_config 
                          "cannot use '%.300s' as cold pool: it holds something that is no cold "
                          "pool; it was left as it is",
                          config->url);
+    close_to_others(fd);
     pool->kept = config->keeps && content == CONTENT_OURS && open_kept(pool, fd, config);
     if (pool->kept)
         return 0;

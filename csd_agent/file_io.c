@@ -206,6 +206,19 @@ static int lock(int fd)
     return 0;
 }
 
+/* May others put a file into the folder of this one? Where not, another owner is what the file
+ * system makes of this user (vfat, NFS). */
+static bool others_may_write(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    struct stat status;
+    bool may = !folder || stat(folder, &status) != 0 || (status.st_mode & 022);
+
+    free(folder);
+    return may;
+}
+
 static int check_and_lock(struct file_io *io, const char *path, struct hill_why *why)
 {
     struct stat status;
@@ -217,13 +230,11 @@ static int check_and_lock(struct file_io *io, const char *path, struct hill_why 
         return hill_fail(why, HILL_E_INVALID,
                          "cannot use '%.300s' as cold pool: neither a file nor a block device",
                          path);
-    if (S_ISREG(status.st_mode) && status.st_uid != geteuid() && !io->created)
+    if (S_ISREG(status.st_mode) && status.st_uid != geteuid() && others_may_write(path))
         return hill_fail(why, HILL_E_PERMISSION,
                          "cannot use '%.300s' as cold pool: it belongs to another user, who could "
                          "read what is put there",
                          path);
-    if (S_ISREG(status.st_mode) && (status.st_mode & 077) && fchmod(io->fd, 0600) != 0)
-        log_warn("cold pool '%s' is open to others, and stays so: %s", path, strerror(errno));
     int err = lock(io->fd);
     if (err)
         return hill_fail(why, err == EWOULDBLOCK ? HILL_E_BUSY : hill_from_errno(err),

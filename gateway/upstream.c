@@ -77,7 +77,12 @@ static void ask(struct upstream *up)
 static void connect_now(struct upstream *up)
 {
     struct hill_why why;
-    if (client_open(&up->client, up->run_dir, &why))
+    int code = client_open(&up->client, up->run_dir, &why);
+    if (code && code != HILL_E_PEER_GONE && !up->told) {
+        log_warn("%s", why.text); /* no pipeline that comes later changes that */
+        up->told = true;
+    }
+    if (code)
         return;
     up->open = true;
     up->client_losses = 0;

@@ -17,6 +17,7 @@ struct upstream {
     struct client client;
     char run_dir[108];
     bool open;       /* client is */
+    bool told;       /* why it cannot be: a line in the log */
     bool stale;      /* the coordinator was lost: what it said is asked for again */
     bool ended;      /* the pipeline was here and has ended in order */
     uint32_t losses; /* of the coordinator, since the start; seen by comparing */

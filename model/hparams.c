@@ -174,7 +174,7 @@ static int read_yarn(struct context *c)
     if (!rc)
         rc = read_positive(c, key_of(c, "rope.scaling.yarn_beta_slow"), &hp->yarn_beta_slow);
     /* The paper's. yarn_attn_factor, which converters write where the checkpoint spells it out,
-     * says it once more, and llama.cpp passes over it. */
+     * repeats this factor, and llama.cpp passes over it. */
     hp->rope_amplitude *= 0.1f * logf(hp->rope_scale) + 1;
     return rc;
 }

@@ -112,9 +112,12 @@ else
     echo "without the small file system: no user namespaces here"
 fi
 
-printf 'this is not a cold pool' >"$work/foreign"
+printf 'this is not a cold pool' >"$work/foreign" && chmod 644 "$work/foreign"
 refused "foreign file as cold pool" 1 "foreign" -m "$work/good.gguf" -c 1024 -p x --csd "file:$work/foreign"
-expect "the foreign file is untouched" "$(cat "$work/foreign")" "this is not a cold pool"
+expect "the foreign file is untouched" "$(cat "$work/foreign") $(stat -c %a "$work/foreign")" "this is not a cold pool 644"
+: >"$work/open.pool" && chmod 644 "$work/open.pool"
+run_json "$work/open" -m "$work/good.gguf" -c 1024 -p x -n 2 --cold-mb 16 --csd "file:$work/open.pool"
+expect "a file that becomes a pool is closed to others" "$? $(stat -c %a "$work/open.pool")" "0 600"
 # a pool of another shape holds nothing that outlives its pipeline: it is formatted anew, which a line says
 run_json "$work/shape" -m "$work/good.gguf" -c 1024 -p x -n 2 --cold-mb 16 --csd "file:$work/shape.pool"
 HILL_LOG_LEVEL=warn run_json "$work/shape" -m "$work/good.gguf" -c 1024 -p x -n 2 --cold-mb 32 --csd "file:$work/shape.pool"

@@ -213,7 +213,7 @@ wait_for 30 shown 1 'what was read went with that turn' || fail "a document that
 coordinator=$(coordinator_pid)
 kill -STOP "$coordinator"
 press "/read $work/long\nWhat is my name?\n"
-sleep 0.7
+sleep 2
 press '\003'
 sleep 0.3
 kill -CONT "$coordinator"

@@ -30,7 +30,8 @@ expect_one_line "a prompt for it" 100 "$bin/hillctl" generate -p private --run-d
 # --- what each process has given up
 for pid in "${pids[@]}" "$coordinator"; do
     expect "no new privileges, process $pid" "$(awk '/^NoNewPrivs/ {print $2}' "/proc/$pid/status")" 1
-    expect "core files, process $pid" "$(awk '/^Max core file size/ {print $5}' "/proc/$pid/limits")" 1
+    expect "core files, process $pid" "$(awk '/^Max core file size/ {print $5}' "/proc/$pid/limits")" "$([ "$(ulimit -Hc)" = 0 ] && echo 0 || echo 1)"
+    expect "memory in a core, process $pid" "$(cat "/proc/$pid/coredump_filter")" 00000000
 done
 for pid in "${pids[@]}"; do
     expect "descriptors, no more of them, process $pid" \
