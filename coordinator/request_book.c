@@ -252,7 +252,7 @@ int request_book_refused(struct request_book *book, struct request *request)
 
 void request_sent(struct request *request)
 {
-    if (!request->first_done) /* the wait for its statistics has an end, too */
+    if (!request->first_done) /* else statistics are waited for anew */
         request->outage_ns = 0;
 }
 
