@@ -84,6 +84,15 @@ static void test_each_set_of_flags_is_tried_and_the_fastest_wins(void **unused)
     assert_true(speeds[0] == 10.5 && speeds[2] == 40.25);
 }
 
+static void test_the_first_peer_on_the_figures_model_has_its_fastest_flags(void **unused)
+{
+    char flags[128];
+    (void)unused;
+    peer_first_flags("-p 8 -n 0", 1, flags);
+    assert_string_equal(flags, "-fa 1 -rtr 0");
+    assert_true(peer_first_bench("-p 8 -n 0", flags) == 40.25);
+}
+
 static void test_given_flags_are_the_only_ones(void **unused)
 {
     char flags[PEER_FLAGS_MAX][128];
@@ -116,6 +125,7 @@ int main(void)
         cmocka_unit_test(test_peers_have_names_that_are_no_paths),
         cmocka_unit_test(test_a_version_is_the_line_that_a_program_says),
         cmocka_unit_test(test_each_set_of_flags_is_tried_and_the_fastest_wins),
+        cmocka_unit_test(test_the_first_peer_on_the_figures_model_has_its_fastest_flags),
         cmocka_unit_test(test_given_flags_are_the_only_ones),
         cmocka_unit_test(test_a_deep_decode_keeps_its_state_and_counts_decoding_alone),
     };

@@ -4,8 +4,8 @@
  *
  * What: the running pipeline with everything hot, at depth 0 and after a prompt of 16384 tokens
  * with --alpha 0.05, and with --budget of the same size; llama.cpp (PEER_DIR) on the same model
- * file: llama-bench at depth 0, llama-cli after the same prompt, whose KV state it keeps in a file
- * between the rounds. Bytes: weights + digests + selected entries is what a step has to read;
+ * file, with its fastest flags for either depth (peer.h): llama-bench at depth 0, llama-cli after
+ * the same prompt, whose KV state it keeps in a file between the rounds. Bytes: weights + digests + selected entries is what a step has to read;
  * beside it what the pipeline counts of that: the entries. The deep part has three rounds at most,
  * since a prompt takes most of a minute; depth 0 has five in each round, since a request takes a
  * quarter of a second there and the machine's memory is faster at one moment than at the next.
@@ -22,11 +22,21 @@
 #define DEEP_STEPS  192u /* the first ones touch memory for the first time */
 #define DEEP_ROUNDS 3u
 #define ALPHA       0.05
+#define PEER_TEST   "-p 0 -n 32" /* depth 0 */
 
 enum method { SHALLOW, DEEP_ALPHA, DEEP_BUDGET, PEER_SHALLOW, PEER_DEEP, METHODS };
 
 static struct bench_samples samples[METHODS];
 static struct pipeline_answer deep_answer;
+static char peer_flags_at[2][128]; /* at depth 0, and deep */
+
+static void choose_peer_flags(uint32_t depth)
+{
+    char options[64];
+    peer_first_flags(PEER_TEST, PEER_PROBES, peer_flags_at[0]);
+    peer_depth_options(0, depth, STEPS, options);
+    peer_first_flags(options, 1, peer_flags_at[1]); /* each run reads the prompt */
+}
 
 static void measure_shallow(const struct bench_options *o)
 {
@@ -38,7 +48,7 @@ static void measure_shallow(const struct bench_options *o)
         struct pipeline_answer a = pipeline_ask("short", STEPS + 1);
         bench_sample(&samples[SHALLOW], pipeline_decode_speed(&a));
         if (peer_is_there())
-            bench_sample(&samples[PEER_SHALLOW], peer_bench("-p 0 -n 32"));
+            bench_sample(&samples[PEER_SHALLOW], peer_first_bench(PEER_TEST, peer_flags_at[0]));
     }
     pipeline_stop();
 }
@@ -53,7 +63,7 @@ static void measure_deep(const struct bench_options *o, uint32_t depth)
              (uint32_t)(ALPHA * depth + 1));
     pipeline_prompt("deep", depth, 0);
     if (peer_is_there())
-        peer_decode("deep", depth, DEEP_STEPS); /* makes the state */
+        peer_first_decode("deep", peer_flags_at[1], depth, DEEP_STEPS); /* makes the state */
     for (uint32_t round = 0; round < rounds; round++) {
         for (uint32_t i = 0; i < 2; i++) {
             bench_progress(round + 1, rounds, i ? "deep, --budget" : "deep, --alpha");
@@ -67,7 +77,8 @@ static void measure_deep(const struct bench_options *o, uint32_t depth)
                 deep_answer = a;
         }
         if (peer_is_there())
-            bench_sample(&samples[PEER_DEEP], peer_decode("deep", depth, DEEP_STEPS));
+            bench_sample(&samples[PEER_DEEP],
+                         peer_first_decode("deep", peer_flags_at[1], depth, DEEP_STEPS));
     }
 }
 
@@ -100,6 +111,8 @@ int main(int argc, char **argv)
     struct bench_options o = bench_start("decode", argc, argv);
     uint32_t depth = o.quick ? 1024 : 16384;
     dense_model_prepare(&o);
+    if (peer_is_there())
+        choose_peer_flags(depth);
     measure_shallow(&o);
     measure_deep(&o, depth);
     printf("## Decode\n\nTokens a second over %u steps at depth 0, over %u deep ones; 134 M "
@@ -110,16 +123,17 @@ int main(int argc, char **argv)
            depth);
     printf(
         "| method | tokens/s, median | lowest - highest | of llama.cpp |\n|---|---:|---:|---:|\n");
-    char name[64];
+    char name[192];
     bench_print_samples("hillinfer, depth 0", &samples[SHALLOW], &samples[PEER_SHALLOW]);
+    snprintf(name, sizeof name, "llama.cpp, %s, depth 0", peer_flags_at[0]);
     if (peer_is_there())
-        bench_print_samples("llama.cpp, depth 0", &samples[PEER_SHALLOW], &samples[PEER_SHALLOW]);
+        bench_print_samples(name, &samples[PEER_SHALLOW], &samples[PEER_SHALLOW]);
     snprintf(name, sizeof name, "hillinfer, depth %u, --alpha %g", depth, ALPHA);
     bench_print_samples(name, &samples[DEEP_ALPHA], &samples[PEER_DEEP]);
     snprintf(name, sizeof name, "hillinfer, depth %u, --budget %u", depth,
              (uint32_t)(ALPHA * depth + 1));
     bench_print_samples(name, &samples[DEEP_BUDGET], &samples[PEER_DEEP]);
-    snprintf(name, sizeof name, "llama.cpp, depth %u", depth);
+    snprintf(name, sizeof name, "llama.cpp, %s, depth %u", peer_flags_at[1], depth);
     if (peer_is_there())
         bench_print_samples(name, &samples[PEER_DEEP], &samples[PEER_DEEP]);
     else

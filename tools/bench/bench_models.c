@@ -11,8 +11,8 @@
  * after N seconds, PREPARE=1 chooses flags and reads the long prompts and measures nothing,
  * PAUSE=N leaves the machine to others for N seconds after each round.
  * A prompt of 16384 tokens is read once: by us into a session, by a peer into its prompt cache;
- * every round restores it. The text of a prompt is the word "the" again and again, a token each in
- * these vocabularies. Threads and failure: run_pipeline.h. Concurrency: the pipeline waits for
+ * every round restores it. It is a real text (workload.h), since what is selected depends on the
+ * text; that of the others is the word "the" again and again, a token each in these vocabularies. Threads and failure: run_pipeline.h. Concurrency: the pipeline waits for
  * requests while a peer runs.
  */
 #include <stdio.h>
@@ -24,13 +24,13 @@
 #include "tools/bench/kept_rounds.h"
 #include "tools/bench/peer.h"
 #include "tools/bench/run_pipeline.h"
+#include "tools/bench/workload.h"
 
 #define STEPS 64u
 #define ALPHA "0.05"
 /* as a person runs it, who sets nothing: tools/bench/run sets 0 for all figures */
 #define SHALLOW     "-c 4300 --csd none --exact-below 2048"
-#define PROBE_RUNS  3u
-#define PROBE_DEPTH 2048u /* where a peer's flags for the deep test are chosen */
+#define DEEP_TEXT   (figure.o.quick ? "code" : "moby")
 #define KEPT_FOLDER "build/bench/models"
 #define KEPT_FILE   (figure.o.quick ? KEPT_FOLDER "/quick.jsonl" : KEPT_FOLDER "/rounds.jsonl")
 
@@ -47,11 +47,11 @@ static const struct {
 
 static const struct {
     const char *file;
-    bool deep; /* its context is long enough */
-} models[] = {{"SmolLM2-135M-Instruct.Q4_1.gguf", false},
-              {"SmolLM2-135M-Instruct.F16.gguf", false},
-              {"qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", true},
-              {"qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", true}};
+    const char *deep; /* its name as a workload; NULL: its context is not long enough */
+} models[] = {{"SmolLM2-135M-Instruct.Q4_1.gguf", NULL},
+              {"SmolLM2-135M-Instruct.F16.gguf", NULL},
+              {"qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen0.5b"},
+              {"qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "qwen1.5b"}};
 #define MODELS (sizeof models / sizeof *models)
 
 static struct {
@@ -59,6 +59,7 @@ static struct {
     char running[16]; /* what the pipeline was started for: model and depth; "": it is not */
     uint32_t warm;    /* a bit a test */
     char path[MODELS][512];
+    struct workload deep[MODELS];
 } figure;
 
 /* ---- what is asked for ---- */
@@ -83,6 +84,21 @@ static void write_prompt(enum test t)
         bench_fail("cannot write %s", path);
 }
 
+/* The prompt of the deep test. */
+static void deep_file(uint32_t model, char out[4200])
+{
+    snprintf(out, 4200, "%s/%s-deep.txt", pipeline_folder, models[model].file);
+}
+
+static void write_deep_prompt(uint32_t model)
+{
+    char name[64], path[4200];
+    snprintf(name, sizeof name, "%s-%u-%s", models[model].deep, length_of(DEEP), DEEP_TEXT);
+    deep_file(model, path);
+    workload_open(&figure.deep[model], name);
+    workload_write_text(&figure.deep[model], path);
+}
+
 static void our_options(enum test t, char out[64])
 {
     if (t == DEEP)
@@ -93,7 +109,8 @@ static void our_options(enum test t, char out[64])
 
 static void session_file(uint32_t model, char out[256])
 {
-    snprintf(out, 256, KEPT_FOLDER "/%s-%u.session", models[model].file, length_of(DEEP));
+    snprintf(out, 256, KEPT_FOLDER "/%s-%u-%s.session", models[model].file, length_of(DEEP),
+             DEEP_TEXT);
 }
 
 /* The pipeline that the test asks, started where another one or none runs. */
@@ -145,15 +162,16 @@ static void warm_up(uint32_t model, enum test t)
 
 static void make_session(uint32_t model)
 {
-    char path[256];
+    char path[256], prompt[4200];
     session_file(model, path);
     if (access(path, R_OK) == 0)
         return;
     start_for(model, DEEP);
+    deep_file(model, prompt);
     run_or_fail("hillinfer generate --save",
-                capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/%s.txt -n 1 --temp 0 "
+                capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s -n 1 --temp 0 "
                         "--ignore-eos --json --save \"$PWD/%s\"",
-                        pipeline_folder, pipeline_folder, tests[DEEP].word, path));
+                        pipeline_folder, prompt, path));
 }
 
 /* ---- peers ---- */
@@ -180,17 +198,15 @@ static void bench_options_of(uint32_t peer, enum test t, char out[64])
         snprintf(out, 64, "-p %u -n 0 %s", length_of(t),
                  peer_bench_knows(peer, "--no-warmup") ? "--no-warmup" : "-w 0");
         break;
-    default: /* at a depth: as llama.cpp says it, or ik_llama.cpp */
-        snprintf(out, 64,
-                 peer_bench_knows(peer, "-gp <") ? "-p 0 -n 0 -gp %u,%u" : "-p 0 -d %u -n %u",
-                 PROBE_DEPTH, STEPS);
+    default:
+        peer_depth_options(peer, length_of(DEEP), STEPS, out);
     }
 }
 
 static void state_file(uint32_t model, uint32_t peer, struct choice *c)
 {
-    snprintf(c->state, sizeof c->state, KEPT_FOLDER "/%s-%u-%s%s.state", models[model].file,
-             length_of(DEEP), peer_name(peer), c->flags[c->best]);
+    snprintf(c->state, sizeof c->state, KEPT_FOLDER "/%s-%u-%s-%s%s.state", models[model].file,
+             length_of(DEEP), DEEP_TEXT, peer_name(peer), c->flags[c->best]);
     for (char *at = c->state; *at; at++)
         if (*at == ' ')
             *at = '_';
@@ -214,7 +230,8 @@ static void choose(uint32_t model, enum test t, uint32_t peer, bool asked, struc
         fprintf(stderr, "  models: flags of %s for %s, %s\n", peer_name(peer), models[model].file,
                 tests[t].word);
         bench_options_of(peer, t, options);
-        peer_best_flags(peer, figure.path[model], options, PROBE_RUNS, c->speeds);
+        /* deep in a text each run reads it */
+        peer_best_flags(peer, figure.path[model], options, t == DEEP ? 1 : PEER_PROBES, c->speeds);
         kept_rounds_add(&test, c->speeds);
     } else {
         for (uint32_t i = 0; c->n_flags > 1 && i < c->n_flags; i++)
@@ -229,7 +246,7 @@ static double measure_peer(uint32_t model, enum test t, uint32_t peer, const str
 {
     char options[64], prompt[4200];
     if (t == DEEP) {
-        snprintf(prompt, sizeof prompt, "%s/%s.txt", pipeline_folder, tests[DEEP].word);
+        deep_file(model, prompt);
         return peer_decode_of(peer, figure.path[model], c->flags[c->best], prompt, c->state,
                               length_of(DEEP), STEPS);
     }
@@ -293,8 +310,10 @@ static void run_test(uint32_t model, enum test t, struct measured *m)
     bool asked =
         bench_is_asked("MODELS", models[model].file) && bench_is_asked("TESTS", tests[t].word);
     our_options(t, options);
-    int used = snprintf(settings, sizeof settings, "%s; %u tokens, %u steps", options, length_of(t),
-                        STEPS);
+    if (t == DEEP && *figure.deep[model].missing)
+        return;
+    int used = snprintf(settings, sizeof settings, "%s; %u tokens%s%s, %u steps", options,
+                        length_of(t), t == DEEP ? " of " : "", t == DEEP ? DEEP_TEXT : "", STEPS);
     for (uint32_t p = 0; p < peer_count(); p++) {
         choose(model, t, p, asked, &m->choices[p]);
         used += snprintf(settings + used, sizeof settings - (size_t)used, "; %s (%s) %s",
@@ -426,13 +445,12 @@ static void print_section(struct measured m[MODELS][TESTS])
     printf("## Models\n\nTokens a second on the same file; %u threads, everything hot, methods in "
            "turn in every round, medians. Decoding is %u steps, at depth 0 with the default "
            "--exact-below: all tokens are attended to, as the peers do. A peer has the flags that "
-           "were "
-           "best for the test (below); for the deep test they were chosen at depth %u. The text "
-           "of %u tokens is read once: by hillinfer into a session, by a peer into its prompt "
+           "were best for the test (below). The text of %u tokens (%s) is read once: by hillinfer "
+           "into a session, by a peer into its prompt "
            "cache; every round restores it (llama-completion or llama-cli, their own \"eval "
            "time\"; the rest is llama-bench's, without a warm-up for %u tokens). Ratios are taken "
            "round by round; " BENCH_QUARTILES_TEXT ".\n",
-           PIPELINE_THREADS, STEPS, PROBE_DEPTH, length_of(DEEP), length_of(LONG_PROMPT));
+           PIPELINE_THREADS, STEPS, length_of(DEEP), DEEP_TEXT, length_of(LONG_PROMPT));
     print_flags();
     if (!peer_count())
         printf("No peer: PEER_DIR was not set.\n");
@@ -460,11 +478,13 @@ int main(int argc, char **argv)
     figure.o = bench_start("models", argc, argv);
     pipeline_prepare_folder(&figure.o);
     mkdir(KEPT_FOLDER, 0777); /* that it is there is noticed when a round is kept */
-    for (enum test t = 0; t < TESTS; t++)
+    for (enum test t = 0; t < DEEP; t++)
         write_prompt(t);
     for (uint32_t i = 0; i < (figure.o.quick && !bench_is_set("MODELS") ? 1 : MODELS); i++) {
         if (!pipeline_find_model(models[i].file, figure.path[i]))
             *figure.path[i] = 0;
+        if (*figure.path[i] && models[i].deep)
+            write_deep_prompt(i);
         for (enum test t = 0; *figure.path[i] && t < TESTS; t++)
             if (t != DEEP || models[i].deep)
                 run_test(i, t, &measured[i][t]);

@@ -4,10 +4,10 @@
  *
  * What: hillinfer beside every policy that the coordinator accepts (oracle left out: it costs what
  * h2o costs and is no system), with the same M_0, which all of them fill, the same share of the
- * context kept on the GPU and the same alpha. Each but full has its best setting, found before by a
- * sweep that is printed: what is hot, guesses, and how much of M_0 holds digests, each with the
- * others; one round each, then three of the best two. What the pipeline refuses is
- * printed as refused. prefetch stands there with InfiniGen's 3 of 10 columns, too.
+ * context kept on the GPU and the same alpha. Each has its best setting, found before by a sweep
+ * that is printed: what is hot, guesses, and how much of M_0 holds digests, each with the others;
+ * one round each, then three of the best two. What the pipeline refuses is printed as refused.
+ * prefetch stands there with InfiniGen's 3 of 10 columns, too.
  * hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a plain SSD, with
  * the same M_0 (the drive's DRAM is extra then): by this row its bar is judged. Once it has as much
  * DRAM in all: that row is there to compare. Which KV and how many rows: KV="NAME:ROWS ..."
@@ -41,6 +41,7 @@
 #define FEW_COLUMNS "prefetch, 3 of 10 columns"
 #define FEW_HOOK    "HILL_TEST_FEW_COLUMNS"
 #define ONE_ROW     "hillinfer, one row in flight"
+#define TWO_ROWS    "hillinfer, two rows in flight" /* about what the others have */
 #define NO_DIGESTS  "hillinfer, no digests in M_0"
 #define FOUR_BITS   "hillinfer, INT4"
 
@@ -71,8 +72,12 @@ static const struct bar {
     struct setting settings[SETTINGS_MAX + 1];
 } bars[] = {
     {"hillinfer", 0, 0, {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}},
-    /* attends to everything: nothing is chosen that could be placed, guessed or cached */
-    {"full", 4.21, 2, {{0}}},
+    /* attends to everything, so a guess is always right: the next layer's entries come while this
+     * one is computed */
+    {"full",
+     4.21,
+     2,
+     {{"one layer at a time", "--speculate off", 0}, {"guesses", "--speculate on", 0}}},
     {"h2o",
      4.21,
      2,
@@ -245,6 +250,8 @@ static void add_methods(struct part *p)
     }
     if (p->rows > 1 && is_variant(ONE_ROW))
         add_option(add(p, c, ONE_ROW, "hillinfer", &best, 0), "--rows-in-flight 1");
+    if (p->rows > 2 && is_variant(TWO_ROWS))
+        add_option(add(p, c, TWO_ROWS, "hillinfer", &best, 0), "--rows-in-flight 2");
     for (size_t b = OURS + 1; b < BARS; b++) {
         if (!is_asked(b))
             continue;
@@ -317,12 +324,14 @@ static bool is_judged(const struct method *m)
     return strcmp(m->name, EQUAL_DRAM) != 0 && !m->point.hook;
 }
 
-static void print_bar(const struct method *m, const struct method *ours, const struct bar *bar)
+/* over: one of our methods; of all but the first there is the ratio alone. */
+static void print_bar(const struct method *m, const struct method *over, const struct method *ours,
+                      const struct bar *bar)
 {
-    struct bench_samples ratio = comparison_ratio(m, ours);
-    printf("| %s |", m->name);
+    struct bench_samples ratio = comparison_ratio(m, over);
+    printf("| %s | %s |", m->name, over->name);
     bench_print_quartiles(&ratio, " %.2f | %.2f - %.2f |");
-    if (is_judged(m))
+    if (over == ours && is_judged(m))
         printf(" %.2f | %.1f | %s |\n", bar->asked, bar->least, verdict(bar, bench_median(&ratio)));
     else
         printf(" | | |\n");
@@ -370,14 +379,28 @@ static void print_sweeps(const struct part *p)
         printf(".\n");
 }
 
+/* Rows of ours that tell what the drive's scoring gives from what else ours has. */
+static bool is_beside_host_digest(const char *name)
+{
+    return strcmp(name, TWO_ROWS) == 0 || strcmp(name, NO_DIGESTS) == 0;
+}
+
 static void print_bars(const struct comparison *c)
 {
-    printf("\n| over | times hillinfer's step | quartiles | asked | floor | |\n"
-           "|---|---:|---:|---:|---:|---|\n");
+    const struct method *ours = &c->methods[0];
+    printf("\n| step of | times that of | | quartiles | asked | floor | |\n"
+           "|---|---|---:|---:|---:|---:|---|\n");
     for (uint32_t i = 1; i < c->n; i++)
-        for (size_t b = OURS + 1; b < BARS; b++)
-            if (strcmp(c->methods[i].point.policy, bars[b].policy) == 0)
-                print_bar(&c->methods[i], &c->methods[0], &bars[b]);
+        for (size_t b = OURS + 1; b < BARS; b++) {
+            const struct method *m = &c->methods[i];
+            if (strcmp(m->point.policy, bars[b].policy) != 0)
+                continue;
+            print_bar(m, ours, ours, &bars[b]);
+            if (strcmp(m->name, COMPARISON_HOST_DIGEST) == 0)
+                for (uint32_t k = 1; k < i; k++)
+                    if (is_beside_host_digest(c->methods[k].name))
+                        print_bar(m, &c->methods[k], ours, &bars[b]);
+        }
 }
 
 static void print_missing_policies(void)
@@ -395,8 +418,9 @@ static void print_head(void)
         "row restores; then %u steps of all rows), under each policy: the same M_0 (a hot share "
         "of %.1f), `--alpha %g --gpu-keep %g`. hillinfer: `--beta auto`, queries guessed a "
         "layer ahead, and a drive with DRAM for a quarter of the cold digests (half of that "
-        "with INT4), extra to M_0. The others are on a plain SSD. Each but full has the fastest of "
-        "the settings that are listed below the table. The row \"no digests in M_0\" differs from "
+        "with INT4), extra to M_0. The others are on a plain SSD. Each has the fastest of the "
+        "settings that are listed below the table; prefetch keeps its columns on flash alone "
+        "(`--digest-mb` holds digests). The row \"no digests in M_0\" differs from "
         "the first in that alone: all cold tokens are scored by the drive. "
         "host-digest's bar is of the row with the same M_0; the one with as much DRAM in all "
         "has none. InfiniGen keeps 3 of 10 columns (of rotated weights, which are not here: "
@@ -405,8 +429,10 @@ static void print_head(void)
         "as "
         "half) and copies the rest apart, so that only its bytes are 0.6 of half's. "
         "Of a batch hillinfer has up to four rows of a layer at the scorer together; of the others "
-        "one is scored, and the next one while it fetches. The row with `--rows-in-flight 1` "
-        "begins a row when the one before is answered. The pipeline has no policy `window` (sinks "
+        "one is scored, and the next one while it fetches, as with `--rows-in-flight 2`; with 1 a "
+        "row begins when the one before is answered. h2o evicts nothing: it reads all cold keys "
+        "for every query, where H2O would have dropped most of them and never see them again "
+        "(`docs/policies.md`). The pipeline has no policy `window` (sinks "
         "and the "
         "newest tokens alone), so it has no row: its step would score nothing and read nothing "
         "cold; `docs/accuracy.md` has what it does to answers. "

@@ -4,7 +4,7 @@
  *
  * What: tokens a second from the request to the first token, entries handed to the scorer and their
  * digests made included, with everything hot; llama-bench of PEER_DIR, where that is set, takes
- * turns on the same model file. Shape, threads and failure: dense_model.h, run_pipeline.h.
+ * turns on the same model file, with its fastest flags for the length (peer.h). Shape, threads and failure: dense_model.h, run_pipeline.h.
  * Concurrency: one thread here; the pipeline's processes and the peer never run a request at the
  * same time.
  */
@@ -21,11 +21,15 @@ int main(int argc, char **argv)
     struct bench_options o = bench_start("prefill", argc, argv);
     const uint32_t lengths[LENGTHS] = {o.quick ? 64 : 512, o.quick ? 256 : 4096};
     static struct bench_samples ours[LENGTHS], peers[LENGTHS];
-    char name[32], options[64];
+    static char flags[LENGTHS][128]; /* the peer's fastest */
+    char name[192], options[64];
     dense_model_prepare(&o);
     for (uint32_t i = 0; i < LENGTHS; i++) {
         snprintf(name, sizeof name, "%u", lengths[i]);
         pipeline_prompt(name, lengths[i], 0);
+        snprintf(options, sizeof options, "-p %u -n 0", lengths[i]);
+        if (peer_is_there())
+            peer_first_flags(options, PEER_PROBES, flags[i]);
     }
     pipeline_start("model", "-c 4200");
     pipeline_ask(name, 1); /* buffers grow and kernels are compiled once */
@@ -39,7 +43,7 @@ int main(int argc, char **argv)
             bench_sample(&ours[i], a.prompt_tokens * 1e3 / a.prompt_ms);
             snprintf(options, sizeof options, "-p %u -n 0", lengths[i]);
             if (peer_is_there())
-                bench_sample(&peers[i], peer_bench(options));
+                bench_sample(&peers[i], peer_first_bench(options, flags[i]));
         }
     }
     printf("## Prefill\n\nTokens a second; 134 M parameters in F16 (random weights), %u threads, "
@@ -50,7 +54,7 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < LENGTHS; i++) {
         snprintf(name, sizeof name, "hillinfer, %u tokens", lengths[i]);
         bench_print_samples(name, &ours[i], &peers[i]);
-        snprintf(name, sizeof name, "llama.cpp, %u tokens", lengths[i]);
+        snprintf(name, sizeof name, "llama.cpp, %s, %u tokens", flags[i], lengths[i]);
         if (peer_is_there())
             bench_print_samples(name, &peers[i], &peers[i]);
     }

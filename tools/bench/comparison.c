@@ -7,6 +7,7 @@
 
 #include "tools/bench/kept_rounds.h"
 #include "kv/group.h"
+#include "kv/plane.h"
 
 #define MB 1e-6
 
@@ -76,11 +77,21 @@ static void settings_of(const struct comparison *c, char *out, size_t room)
     }
 }
 
+/* Of a token in the drive's plane of digests, or of keys. */
+static double plane_bytes(const char *policy, const struct kv_geometry *g)
+{
+    uint32_t number;
+    if (kv_policy_parse(policy, &number))
+        bench_fail("there is no policy %s", policy);
+    uint32_t keys = kv_plane_key_bytes(g, number);
+    return keys ? keys : kv_digest_bytes(g);
+}
+
 static void note(const struct point *p, const struct point_result *r, double out[MEASURES])
 {
     struct kv_geometry g = p->kv->geometry;
     g.digest_bits = strstr(p->options, "--score-bits 4") ? 4 : 8;
-    double cold_bytes = r->ever_cold * (kv_entry_bytes(&g) + kv_digest_bytes(&g));
+    double cold_bytes = r->ever_cold * (kv_entry_bytes(&g) + plane_bytes(p->policy, &g));
     const double values[MEASURES] = {
         [M_STEP] = r->step_ms,
         [M_IDLE] = r->idle_ms,
@@ -90,7 +101,8 @@ static void note(const struct point *p, const struct point_result *r, double out
         [M_FLASH] = r->all_flash,
         [M_LINK] = r->all_link,
         [M_UPLOAD] = r->gpu_upload,
-        [M_WRITTEN] = cold_bytes > 0 ? r->written / cold_bytes : 0,
+        /* what a hook changes of the plane is not known here */
+        [M_WRITTEN] = cold_bytes > 0 && !p->hook ? r->written / cold_bytes : 0,
         [M_LATE] = r->step_ms > 0 ? r->late_step_ms / r->step_ms : 0,
         [M_BUSY_FLASH] = r->busy_flash_ms,
         [M_BUSY_DRAM] = r->busy_dram_ms,
@@ -225,8 +237,9 @@ void comparison_print_legend(void)
            "scorer (bytes) and the modelled drive (times) count while all of them decode; host "
            "scores (CPU time of the host's scoring threads, `score_cpu_ms`: digests, keys or "
            "bounds) and GPU upload are of the row that came last. Written: page bytes written in "
-           "the whole run, restoring sessions included, over entry and digest bytes of what is or "
-           "was cold, and whether the bar of %.1f is met; late: how long the real work took beyond "
+           "the whole run, restoring sessions included, over the bytes of entries, and of digests "
+           "or keys beside them, of what is or was cold, and whether the bar of %.1f is met; late: "
+           "how long the real work took beyond "
            "the modelled time, of the step.\n",
            WRITTEN_BAR);
 }

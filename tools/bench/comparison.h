@@ -14,7 +14,7 @@
 #include "tools/bench/point.h"
 #include "base/csd_model.h"
 
-#define COMPARISON_METHODS_MAX 11u
+#define COMPARISON_METHODS_MAX 12u
 #define COMPARISON_HOST_DIGEST "host-digest" /* the policy that hillinfer's drive competes with */
 #define COMPARISON_SCORE                                                                           \
     "The drive's `score` is derived (64 bytes of digests a cycle at 250 MHz, 0.7 of the time): "   \

@@ -113,14 +113,6 @@ double peer_bench_of(uint32_t index, const char *model, const char *options, con
     return value;
 }
 
-double peer_bench(const char *options)
-{
-    char model[4200];
-    read_peers();
-    snprintf(model, sizeof model, "%s/model.gguf", pipeline_folder);
-    return peer_bench_of(0, model, options, peers.flags[0]);
-}
-
 /* ---- the best flags ---- */
 
 /* --help of a program of the peer's. The caller frees it. Some end with an error after it. */
@@ -179,6 +171,13 @@ uint32_t peer_best_flags(uint32_t index, const char *model, const char *options,
 
 /* ---- deep in a text ---- */
 
+/* As llama.cpp says it, or ik_llama.cpp. */
+void peer_depth_options(uint32_t index, uint32_t depth, uint32_t steps, char out[64])
+{
+    snprintf(out, 64, peer_bench_knows(index, "-gp <") ? "-p 0 -n 0 -gp %u,%u" : "-p 0 -d %u -n %u",
+             depth, steps);
+}
+
 /* llama-bench's flags as llama-completion and llama-cli take them: there -rtr has no value. */
 static void program_flags(const char *flags, char *out, size_t room)
 {
@@ -230,12 +229,36 @@ double peer_decode_of(uint32_t index, const char *model, const char *flags, cons
     return speed;
 }
 
-double peer_decode(const char *prompt, uint32_t depth, uint32_t steps)
+/* ---- the first peer on the figure's model ---- */
+
+static void first_model(char model[4200])
+{
+    snprintf(model, 4200, "%s/model.gguf", pipeline_folder);
+}
+
+void peer_first_flags(const char *options, uint32_t runs, char flags[128])
+{
+    char model[4200], sets[PEER_FLAGS_MAX][128];
+    double speeds[PEER_FLAGS_MAX];
+    uint32_t best = 0;
+    first_model(model);
+    if (peer_flags(0, sets) > 1)
+        best = peer_best_flags(0, model, options, runs, speeds);
+    memcpy(flags, sets[best], sizeof sets[best]);
+}
+
+double peer_first_bench(const char *options, const char *flags)
+{
+    char model[4200];
+    first_model(model);
+    return peer_bench_of(0, model, options, flags);
+}
+
+double peer_first_decode(const char *prompt, const char *flags, uint32_t depth, uint32_t steps)
 {
     char model[4200], text[4200], state[4200];
-    read_peers();
-    snprintf(model, sizeof model, "%s/model.gguf", pipeline_folder);
+    first_model(model);
     snprintf(text, sizeof text, "%s/%s.txt", pipeline_folder, prompt);
     snprintf(state, sizeof state, "%s/peer.state", pipeline_folder);
-    return peer_decode_of(0, model, peers.flags[0], text, state, depth, steps);
+    return peer_decode_of(0, model, flags, text, state, depth, steps);
 }

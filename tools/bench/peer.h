@@ -6,7 +6,7 @@
  * between them, each followed by flags of its own after a space ("/a/bin:/b/bin -rtr 1");
  * PEER_NAMES ("llama.cpp:ik_llama.cpp") is what they are called in a section, which must not name
  * paths. Without PEER_DIR there is no peer, and a figure says so. Who calls it: bench_decode.c,
- * bench_prefill.c (the first peer alone, on model.gguf of the figure's folder), bench_models.c.
+ * bench_prefill.c (the first peer alone), bench_models.c.
  * Concurrency: one thread. Failure: bench_fail() when a program gives no number.
  */
 #pragma once
@@ -28,9 +28,8 @@ const char *peer_version(uint32_t index);
 /* A line for a section: the first n peers' versions. */
 void peer_print_versions(uint32_t n);
 
-/* llama-bench of the first peer: tokens a second of the one test that `options` ask for. */
-double peer_bench(const char *options);
-/* Of any peer, on any file, with flags as peer_flags gives them. */
+/* llama-bench: tokens a second of the one test that `options` ask for, with flags as peer_flags
+ * gives them. */
 double peer_bench_of(uint32_t index, const char *model, const char *options, const char *flags);
 
 /* Does the --help of its llama-bench have these words? */
@@ -44,9 +43,18 @@ uint32_t peer_flags(uint32_t index, char flags[PEER_FLAGS_MAX][128]);
 uint32_t peer_best_flags(uint32_t index, const char *model, const char *options, uint32_t runs,
                          double speeds[PEER_FLAGS_MAX]);
 
+/* What its llama-bench is asked for decoding at a depth, which it says in one way or another. */
+void peer_depth_options(uint32_t index, uint32_t depth, uint32_t steps, char out[64]);
+
 /* Tokens a second of `steps` steps after the prompt in file `prompt`, of `depth` tokens, whose KV
  * state the program keeps in file `state` for the next time: a prompt is read once. */
 double peer_decode_of(uint32_t index, const char *model, const char *flags, const char *prompt,
                       const char *state, uint32_t depth, uint32_t steps);
-/* The first peer's, of NAME.txt and a state in the figure's folder. */
-double peer_decode(const char *prompt, uint32_t depth, uint32_t steps);
+
+/* The first peer on model.gguf of the figure's folder: its best flags for a test of llama-bench
+ * (each set `runs` times, PEER_PROBES where the test is short), that test, and decoding after
+ * NAME.txt, with a state in that folder. */
+#define PEER_PROBES 3u
+void peer_first_flags(const char *options, uint32_t runs, char flags[128]);
+double peer_first_bench(const char *options, const char *flags);
+double peer_first_decode(const char *prompt, const char *flags, uint32_t depth, uint32_t steps);

@@ -128,15 +128,15 @@ static char *read_text(struct workload *w)
     return text;
 }
 
-/* The text's first tokens as numbers, as --token-ids wants them. */
-static bool write_tokens(struct workload *w, const char *path)
+/* The text's first tokens: their bytes, or numbers as --token-ids wants them. */
+static bool write_tokens(struct workload *w, const char *path, bool bytes)
 {
     struct gguf_file *file = NULL;
     struct tokenizer *tokenizer = NULL;
     struct hill_why why;
     uint32_t *tokens = NULL;
     uint64_t n = 0;
-    char *text = read_text(w);
+    char *text = *w->missing ? NULL : read_text(w);
     if (!text)
         return false;
     if (gguf_open(&file, w->model, &why) || tokenizer_open(&tokenizer, file, &why))
@@ -149,8 +149,13 @@ static bool write_tokens(struct workload *w, const char *path)
                  w->text, (unsigned long long)n, w->tokens);
     else if (!out)
         bench_fail("cannot write %s", path);
-    for (uint32_t i = 0; out && i < w->tokens; i++)
-        fprintf(out, "%u\n", tokens[i]);
+    for (uint32_t i = 0; out && i < w->tokens; i++) {
+        struct gguf_string piece = tokenizer_piece(tokenizer, tokens[i]);
+        if (bytes)
+            fwrite(piece.data, 1, piece.length, out);
+        else
+            fprintf(out, "%u\n", tokens[i]);
+    }
     if (out && fclose(out))
         bench_fail("cannot write %s", path);
     free(tokens);
@@ -158,6 +163,11 @@ static bool write_tokens(struct workload *w, const char *path)
     tokenizer_close(tokenizer);
     gguf_close(file);
     return !*w->missing;
+}
+
+bool workload_write_text(struct workload *w, const char *path)
+{
+    return write_tokens(w, path, true);
 }
 
 bool workload_make_session(struct workload *w, const char *policy)
@@ -169,7 +179,7 @@ bool workload_make_session(struct workload *w, const char *policy)
         return true;
     workload_session_file(w, policy, session);
     snprintf(prompt, sizeof prompt, "%s/prompt.ids", pipeline_folder);
-    if (!write_tokens(w, prompt))
+    if (!write_tokens(w, prompt, false))
         return false;
     fprintf(stderr, "  reading the prompt of %s%s\n", w->name, is_h2o(policy) ? " for h2o" : "");
     mkdir(FOLDER, 0777); /* that it is there is noticed when the session is written */

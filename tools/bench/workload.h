@@ -39,6 +39,8 @@ void workload_open(struct workload *w, const char *name);
 void workload_session_file(const struct workload *w, const char *policy, char path[256]);
 /* Is it there, of this model, length and policy? */
 bool workload_has_session(const struct workload *w, const char *policy);
+/* Write the bytes of the text's first tokens, for programs that read text. False: as below. */
+bool workload_write_text(struct workload *w, const char *path);
 /* Make it unless it is there, with a pipeline of its own (none may run). False: the text is not
  * there or too short, and `missing` says so. */
 bool workload_make_session(struct workload *w, const char *policy);
