@@ -5,11 +5,12 @@
  * What: the running pipeline with everything hot, at depth 0 and after a prompt of 16384 tokens
  * with --alpha 0.05, and with --budget of the same size; llama.cpp (PEER_DIR) on the same model
  * file, with its fastest flags for either depth (peer.h): llama-bench at depth 0, llama-cli after
- * the same prompt, whose KV state it keeps in a file between the rounds. Bytes: weights + digests + selected entries is what a step has to read;
- * beside it what the pipeline counts of that: the entries. The deep part has three rounds at most,
- * since a prompt takes most of a minute; depth 0 has five in each round, since a request takes a
- * quarter of a second there and the machine's memory is faster at one moment than at the next.
- * Shape, threads and failure: dense_model.h, run_pipeline.h. Concurrency: as bench_prefill.c.
+ * the same prompt, whose KV state it keeps in a file between the rounds. Bytes: weights + digests +
+ * selected entries is what a step has to read; beside it what the pipeline counts of that: the
+ * entries. The deep part has three rounds at most, since a prompt takes most of a minute; depth 0
+ * has five in each round, since a request takes a quarter of a second there and the machine's
+ * memory is faster at one moment than at the next. Shape, threads and failure: dense_model.h,
+ * run_pipeline.h. Concurrency: as bench_prefill.c.
  */
 #include <stdio.h>
 

@@ -8,12 +8,12 @@
  * beside it each peer of PEER_DIR (peer.h) with the flags that were best for that test. Methods
  * take turns in every round, and every round is kept (kept_rounds.h): RESUME=1 goes on,
  * MODELS="Q4_1 1.5b" and TESTS="decode 512 4096 16384" choose, SECONDS=N begins no further round
- * after N seconds, PREPARE=1 chooses flags and reads the long prompts and measures nothing,
- * PAUSE=N leaves the machine to others for N seconds after each round.
- * A prompt of 16384 tokens is read once: by us into a session, by a peer into its prompt cache;
- * every round restores it. It is a real text (workload.h), since what is selected depends on the
- * text; that of the others is the word "the" again and again, a token each in these vocabularies. Threads and failure: run_pipeline.h. Concurrency: the pipeline waits for
- * requests while a peer runs.
+ * after N seconds, PREPARE=1 chooses flags and reads the long prompts and measures nothing, PAUSE=N
+ * leaves the machine to others for N seconds after each round. A prompt of 16384 tokens is read
+ * once: by us into a session, by a peer into its prompt cache; every round restores it. It is a
+ * real text (workload.h), since what is selected depends on the text; that of the others is the
+ * word "the" again and again, a token each in these vocabularies. Threads and failure:
+ * run_pipeline.h. Concurrency: the pipeline waits for requests while a peer runs.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
  *
  * What: tokens a second from the request to the first token, entries handed to the scorer and their
  * digests made included, with everything hot; llama-bench of PEER_DIR, where that is set, takes
- * turns on the same model file, with its fastest flags for the length (peer.h). Shape, threads and failure: dense_model.h, run_pipeline.h.
- * Concurrency: one thread here; the pipeline's processes and the peer never run a request at the
- * same time.
+ * turns on the same model file, with its fastest flags for the length (peer.h). Shape, threads and
+ * failure: dense_model.h, run_pipeline.h. Concurrency: one thread here; the pipeline's processes
+ * and the peer never run a request at the same time.
  */
 #include <stdio.h>
 
