@@ -26,7 +26,7 @@ same "without examples" "$(wc -l <out)" 4
 
 printf '%s\n' '{"prompt": "line a: <12>\nWhich? ", "expected_number": 12, "token_size": 9}' | gzip >l.jsonl.gz
 expect 0 . lines lines-2 l.jsonl.gz
-same "lines" "$(cat out)" '{"task":"lines-2","prompt":"line a: <12>\nWhich? ","answers":["12"],"match":"contains","predict":48,"chat":true}'
+same "lines" "$(cat out)" '{"task":"lines-2","prompt":"line a: <12>\nWhich? ","answers":["12"],"match":"number","predict":100,"chat":true}'
 
 printf '%s\n' '{"ordered_kv_records": [["a", "1"], ["b\"", "2"]], "key": "b\"", "value": "2"}' >kv.jsonl
 expect 0 . kv kv kv.jsonl

@@ -314,6 +314,12 @@ static void the_other_rules(void **state)
     assert_false(grade(ITEM_START, "51", "52", "is 52"));
     assert_false(grade(ITEM_START, "51", "52", "521"));
     assert_true(grade(ITEM_ALL, "51", "52", "52\n51"));
+    assert_true(grade(ITEM_NUMBER, "51", NULL, "line 7: <51>."));
+    assert_true(grade(ITEM_NUMBER, "51", NULL, "x51"));
+    assert_false(grade(ITEM_NUMBER, "51", NULL, "it is 51, of line 7"));
+    assert_false(grade(ITEM_NUMBER, "51", NULL, "5123"));
+    assert_false(grade(ITEM_NUMBER, "51", NULL, "351"));
+    assert_false(grade(ITEM_NUMBER, "51", NULL, "none"));
     assert_false(grade(ITEM_ALL, "51", "52", "52"));
 }
 

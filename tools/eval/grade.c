@@ -55,6 +55,21 @@ static bool starts(const struct item *item, const char *text, size_t bytes)
     return false;
 }
 
+/* The last run of digits is one of the answers, character by character. */
+static bool last_number_is(const struct item *item, const char *text, size_t bytes)
+{
+    while (bytes > 0 && !isdigit((unsigned char)text[bytes - 1]))
+        bytes--;
+    size_t from = bytes;
+    while (from > 0 && isdigit((unsigned char)text[from - 1]))
+        from--;
+    for (uint32_t i = 0; i < item->n_answers; i++)
+        if (bytes > from && strlen(item->answers[i]) == bytes - from &&
+            memcmp(text + from, item->answers[i], bytes - from) == 0)
+            return true;
+    return false;
+}
+
 bool grade_answer(const struct item *item, const char *text, size_t bytes)
 {
     while (bytes > 0 && isspace((unsigned char)*text))
@@ -64,6 +79,8 @@ bool grade_answer(const struct item *item, const char *text, size_t bytes)
         return line_holds(item, text, bytes);
     case ITEM_START:
         return starts(item, text, bytes);
+    case ITEM_NUMBER:
+        return last_number_is(item, text, bytes);
     case ITEM_ALL:
         return count_found(item, text, bytes) == item->n_answers;
     default:

@@ -15,7 +15,8 @@
 #include "base/grow.h"
 #include "base/options.h"
 
-static const char *const rule_names[ITEM_RULE_COUNT] = {"line", "contains", "start", "all"};
+static const char *const rule_names[ITEM_RULE_COUNT] = {"line", "contains", "start", "all",
+                                                        "number"};
 
 /* ---- the list ------------------------------------------------------------------------------ */
 
@@ -122,7 +123,7 @@ static const char *read_rule(struct item *item, const json_t *match)
             item->rule = (enum item_rule)i;
             return NULL;
         }
-    return "\"match\" is none of line, contains, start, all";
+    return "\"match\" is none of line, contains, start, all, number";
 }
 
 static const char *read_predict(struct item *item, const json_t *predict)

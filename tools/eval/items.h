@@ -2,8 +2,8 @@
  * tools/eval/items.h - what is asked: questions of task files and pieces of texts.
  *
  * A task file holds a JSON object a line: {"task": NAME, "prompt": TEXT, "answers": [TEXT, ...]}
- * and, when wanted, "match": line (default), contains, start or all (tools/eval/grade.h) and
- * "predict": tokens to generate; without it, room for the answers that the rule wants and
+ * and, when wanted, "match": line (default), contains, start, all or number (tools/eval/grade.h)
+ * and "predict": tokens to generate; without it, room for the answers that the rule wants and
  * ITEM_SPARE_TOKENS more. Other members are the generators' own and not looked at. Empty lines are
  * skipped. A text is cut into pieces of equal length, spread evenly; the last tokens of each are
  * scored. Who calls it: main.c. Failure: one line that names file and line: HILL_E_DAMAGED for what
@@ -22,7 +22,7 @@
 #define ITEM_PROMPT_MAX   (60u << 20) /* fits PROTO_MESSAGE_MAX */
 #define ITEM_SPARE_TOKENS 8u
 
-enum item_rule { ITEM_LINE, ITEM_CONTAINS, ITEM_START, ITEM_ALL, ITEM_RULE_COUNT };
+enum item_rule { ITEM_LINE, ITEM_CONTAINS, ITEM_START, ITEM_ALL, ITEM_NUMBER, ITEM_RULE_COUNT };
 
 struct item {
     bool is_text, is_choice, is_chat;
