@@ -20,7 +20,7 @@ static void drop(struct demotions *d, struct demote *demote)
 {
     d->core->sequences[demote->sequence].demotes--;
     d->n--;
-    d->n_moves -= demote->from != DEMOTE_NEW;
+    d->n_moves -= demote->from != DEMOTE_NEW && !demote->done;
     demote->used = false;
 }
 
@@ -40,6 +40,7 @@ static void take_demote(void *context, const void *record)
         agent_drive(d->agent, demote->first_slot) != d->agent->from)
         return; /* another drive's agent cannot say that it is written */
     demote->done = true;
+    d->n_moves -= demote->from != DEMOTE_NEW; /* its flip may have to wait for a step (pump) */
     FAULT_POINT(cpu_scorer, demote, answered);
     if (!r->status && r->count == demote->n)
         return;
@@ -243,7 +244,10 @@ uint32_t demote_hot(struct demotions *d, struct sequence *s, uint32_t layer,
                     const uint32_t *positions, uint32_t n)
 {
     struct demote_record r;
-    if (n == 0 || d->n_moves >= MOVES_OPEN_MAX || reserve(d, s, layer, true, n, &r))
+    /* of a layer that is read in place nothing could be freed before the step goes on, which may
+     * wait until the moves of others have made room for appends */
+    if (n == 0 || d->n_moves >= MOVES_OPEN_MAX || holding_reads(s, layer) ||
+        reserve(d, s, layer, true, n, &r))
         return 0;
     take_slots(d, s, layer, 0, positions, &r);
     const struct hkm *hkm = &d->core->tiers.hkm;

@@ -42,7 +42,7 @@ struct demotions {
     struct evaluator *evaluator;
     struct demote items[MAX_DEMOTES];
     uint32_t slots_max;  /* of one DEMOTE, within what the ring takes */
-    uint32_t n, n_moves; /* in use; of them not new */
+    uint32_t n, n_moves; /* in use; of them not new and not written yet */
 };
 
 /* HILL_E_INVALID: the ring takes no DEMOTE at all. */

@@ -207,7 +207,10 @@ static int pay(struct request *r, int64_t until, bool *moved, struct hill_why *w
     int rc;
     do {
         uint32_t seen = dataplane_seen(&w->plane);
-        rc = save_owed(r) && !r->stored ? save_turn(r, why) : stored_leave(r, why);
+        /* the prefix store first, unless a save is under way: prompts wait for it (some_leave),
+         * and a save lasts as long as its disk wants */
+        bool saves = save_owed(r) && !r->stored && (r->save || !stored_owes(r));
+        rc = saves ? save_turn(r, why) : stored_leave(r, why);
         *moved |= rc != 0;
         if (rc || !reads(r))
             continue;
