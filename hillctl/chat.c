@@ -459,11 +459,12 @@ static int open_chat(struct chat *chat, const struct options *options, struct hi
     if (code == 0)
         code = asked_selection_check(options, &chat->selects, why);
     const char *file = options_text(options, "file");
-    if (code == 0 && file)
+    bool check = options_flag(options, "check");
+    if (code == 0 && file && !(check && prompt_file_is_stream(file)))
         code = read_file(chat, file, why);
     if (code == 0)
         code = conversation_options_read(&chat->about, options, why);
-    if (code || options_flag(options, "check"))
+    if (code || check)
         return code;
     code = hill_run_dir(run_dir, options, why);
     if (code == 0)
