@@ -293,8 +293,10 @@ static int save(struct chat *chat, const char *argument)
     else if (fd < 0)
         code = hill_fail(&why, HILL_E_INVALID, "the chat cannot be saved in %.300s: %s", argument,
                          strerror(errno));
-    else if (json_dumpfd(list, fd, JSON_INDENT(2)) || write(fd, "\n", 1) != 1)
+    else if (json_dumpfd(list, fd, JSON_INDENT(2)) || write(fd, "\n", 1) != 1) {
         code = hill_fail(&why, HILL_E_NOSPACE, "writing the chat to %.300s failed", argument);
+        unlink(argument); /* a part of a chat, in a file of our own */
+    }
     if (fd >= 0)
         close(fd);
     json_decref(list);

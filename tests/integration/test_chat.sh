@@ -118,6 +118,9 @@ expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/s
 printf 'Say \377.\n/save %s\n' "$work/saved" | hillctl chat -n 2 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "a turn that is not UTF-8 is not saved: exit code" $? 100
 expect "a turn that is not UTF-8 is not saved without a word" "$(grep -c 'not UTF-8' "$work/said.err") $([ -e "$work/saved" ] && echo there)" "1 "
+printf '/system %02000d\n/save %s\n' 0 "$work/saved" | (ulimit -f 1 && trap '' XFSZ && hillctl chat >"$work/said" 2>"$work/said.err")
+expect "a chat for which there is no room: exit code" $? 111
+expect "nothing of it is left, and the name is free" "$(grep -c 'writing the chat to .*saved failed' "$work/said.err") $([ -e "$work/saved" ] && echo there)" "1 "
 
 # ---- documents: before what is said next, as if it were typed; lines of a file from elsewhere ----
 printf '\357\273\277The lamp is green.\nThe door is red.' >"$work/document"
