@@ -293,8 +293,10 @@ static int save(struct chat *chat, const char *argument)
     else if (fd < 0)
         code = hill_fail(&why, HILL_E_INVALID, "the chat cannot be saved in %.300s: %s", argument,
                          strerror(errno));
-    else if (json_dumpfd(list, fd, JSON_INDENT(2)) || write(fd, "\n", 1) != 1)
+    else if (json_dumpfd(list, fd, JSON_INDENT(2)) || write(fd, "\n", 1) != 1) {
         code = hill_fail(&why, HILL_E_NOSPACE, "writing the chat to %.300s failed", argument);
+        unlink(argument); /* a part of a chat, in a file of our own */
+    }
     if (fd >= 0)
         close(fd);
     json_decref(list);
@@ -459,11 +461,12 @@ static int open_chat(struct chat *chat, const struct options *options, struct hi
     if (code == 0)
         code = asked_selection_check(options, &chat->selects, why);
     const char *file = options_text(options, "file");
-    if (code == 0 && file)
+    bool check = options_flag(options, "check");
+    if (code == 0 && file && !(check && prompt_file_is_stream(file)))
         code = read_file(chat, file, why);
     if (code == 0)
         code = conversation_options_read(&chat->about, options, why);
-    if (code || options_flag(options, "check"))
+    if (code || check)
         return code;
     code = hill_run_dir(run_dir, options, why);
     if (code == 0)

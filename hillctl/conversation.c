@@ -8,6 +8,7 @@
 
 #include "base/grow.h"
 #include "chat/chat_prompt.h"
+#include "hillctl/prompt_file.h"
 #include "model/gguf.h"
 
 static int lacks_template(const char *model, struct hill_why *why)
@@ -37,6 +38,8 @@ int conversation_options_read(struct conversation_options *out, const struct opt
                *model = options_text(options, "check-model");
     *out = (struct conversation_options){.system = options_text(options, "system"),
                                          .no_think = options_flag(options, "no-think")};
+    if (file && options_flag(options, "check") && prompt_file_is_stream(file))
+        return 0;
     return file    ? chat_prompt_read_template(&out->template, file, why)
            : model ? check_model(model, why)
                    : 0;

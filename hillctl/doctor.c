@@ -2,9 +2,10 @@
  * hillctl/doctor.c - `hillctl doctor`: what this machine has, what is missing, how to get it.
  *
  * What: a table of checks, one line each: ok, warn (it runs, but slower or with less) or missing
- * (it cannot run). Devices are asked for by hill-gpu-worker, so that a broken OpenCL driver cannot
- * take this process with it. Needs no running pipeline. Concurrency: none. Failure: exit 111 when
- * something is missing; what cannot be found out is a warning.
+ * (it cannot run). Devices are asked for by hill-gpu-worker, for 15 s at most, so that an OpenCL
+ * driver that crashes or hangs cannot take this process with it. Needs no running pipeline.
+ * Concurrency: none. Failure: exit 111 when something is missing; what cannot be found out is a
+ * warning.
  */
 #include "hillctl/command_list.h"
 
@@ -13,6 +14,7 @@
 #include <jansson.h>
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,10 +91,10 @@ static void check_devices(const struct machine *m, struct finding *f)
     static const char hint[] =
         "apt install pocl-opencl-icd (CPU), or the OpenCL driver of the GPU; "
         "PoCL needs a cache folder that it can write (POCL_CACHE_DIR)";
-    char command[PATH_MAX + 64], line[256], first[256] = "";
+    char command[PATH_MAX + 80], line[256], first[256] = "";
     unsigned count = 0;
-    snprintf(command, sizeof command, "exec '%s/hill-gpu-worker' --list-devices 2>/dev/null",
-             m->programs);
+    snprintf(command, sizeof command,
+             "exec timeout -k 1 15 '%s/hill-gpu-worker' --list-devices 2>/dev/null", m->programs);
     FILE *pipe = strchr(m->programs, '\'') ? NULL : popen(command, "re");
     while (pipe && fgets(line, sizeof line, pipe)) {
         line[strcspn(line, "\n")] = '\0';
@@ -100,13 +102,16 @@ static void check_devices(const struct machine *m, struct finding *f)
             snprintf(first, sizeof first, "%s", line);
     }
     int status = pipe ? pclose(pipe) : -1;
+    bool late = (WIFEXITED(status) && WEXITSTATUS(status) == 124) || /* as timeout says it */
+                (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     if (count && status == 0)
         say(f, LEVEL_OK, "", "%u: %s%s", count, first, count > 1 ? ", ..." : "");
     else /* the worker says why on the one line */
         say(f, LEVEL_MISSING, hint, "no OpenCL device (%s)",
-            WIFSIGNALED(status) ? "a driver crashed while it was asked"
-            : count             ? first
-                                : "none is listed");
+            late                  ? "the driver did not answer within 15 s"
+            : WIFSIGNALED(status) ? "a driver crashed while it was asked"
+            : count               ? first
+                                  : "none is listed");
 }
 
 static void check_simd(const struct machine *m, struct finding *f)

@@ -59,10 +59,14 @@ static int read_token_ids(struct generation *g, struct hill_why *why)
     return code;
 }
 
-static int take_prompt(struct generation *g, struct hill_why *why)
+/* With --check what stdin, a pipe or a device brings stays there: the request itself reads it. */
+static int take_prompt(struct generation *g, bool check, struct hill_why *why)
 {
-    if (g->options.file) {
-        int code = prompt_file_read(&g->prompt, &g->prompt_bytes, g->options.file, why);
+    const char *file = g->options.file;
+    if (check && file && (strcmp(file, "-") == 0 || prompt_file_is_stream(file)))
+        return 0;
+    if (file) {
+        int code = prompt_file_read(&g->prompt, &g->prompt_bytes, file, why);
         if (code == 0 && g->chat && g->prompt_bytes && g->prompt[g->prompt_bytes - 1] == '\n')
             g->prompt_bytes--; /* of an editor, not of what is said */
         return code || !g->options.token_ids ? code : read_token_ids(g, why);
@@ -187,7 +191,8 @@ static int finish(struct generation *g, int code, struct hill_why *why)
 static const struct option_spec check_specs[] = {
     SAVE_SPEC,
     OPTION("check", FLAG, NULL,
-           "check the options, the prompt file and the folder of --save; send nothing"),
+           "check the options, the prompt file (a pipe stays unread) and the folder of --save; "
+           "send nothing"),
 };
 
 static const struct option_spec after_specs[] = {
@@ -243,9 +248,9 @@ static int generate(const struct options *options, struct hill_why *why)
         code = read_after(&g, options, why);
     if (code == 0)
         code = asked_selection_check(options, &g.selects, why);
-    bool check = options_flag(options, "check"); /* what stdin brings is for the request itself */
-    if (code == 0 && !(check && g.options.file && strcmp(g.options.file, "-") == 0))
-        code = take_prompt(&g, why);
+    bool check = options_flag(options, "check");
+    if (code == 0)
+        code = take_prompt(&g, check, why);
     if (code == 0 && check) {
         conversation_options_finish(&g.about);
         free(g.prompt);
@@ -336,11 +341,12 @@ static int restore(const struct options *options, struct hill_why *why)
 {
     struct generation g = {.client.signal_fd = -1, .exchange.terminal = isatty(STDERR_FILENO)};
     int code = read_restore(&g, options, why);
+    bool check = options_flag(options, "check");
     if (code == 0 && (g.options.prompt || g.options.file))
-        code = take_prompt(&g, why);
+        code = take_prompt(&g, check, why);
     if (code == 0 && g.prompt && !g.prompt_bytes)
         code = hill_fail(why, HILL_E_INVALID, "the question is empty");
-    if (code == 0 && options_flag(options, "check")) {
+    if (code == 0 && check) {
         code = check_session(g.restore, why);
         if (code == 0) {
             free(g.prompt);

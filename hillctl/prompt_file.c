@@ -3,9 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/options.h"
@@ -49,4 +49,11 @@ int prompt_file_read(char **text, size_t *bytes, const char *path, struct hill_w
     if (*bytes >= mark && memcmp(*text, MARK, mark) == 0)
         memmove(*text, *text + mark, *bytes -= mark);
     return 0;
+}
+
+bool prompt_file_is_stream(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode) &&
+           access(path, R_OK) == 0;
 }

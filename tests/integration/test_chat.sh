@@ -33,6 +33,14 @@ fi
 for file in empty nowhere; do
     expect_one_line "--chat-template-file $file" 100 "$bin/hillctl" generate --chat -p x --chat-template-file "$work/$file" --check
 done
+# shellcheck disable=SC2086  # a command and its options
+for command in "generate -f" "chat -f" "generate --chat -p x --chat-template-file"; do
+    expect "$command of a pipe: what --check leaves in it" "$(printf all | { "$bin/hillctl" $command /dev/stdin --check && cat; })" all
+    mkfifo "$work/fifo"
+    timeout 20 "$bin/hillctl" $command "$work/fifo" --check
+    expect "$command of a fifo that nobody writes: exit code of --check" $? 0
+    rm "$work/fifo"
+done
 expect_one_line "--chat-template-file without --chat" 100 "$bin/hillctl" generate -p x --chat-template-file "$work/template" --check
 down
 for command in chat "run --chat -p x"; do
@@ -110,6 +118,9 @@ expect "an unknown command: lines" "$(wc -l <"$work/said.err") $(wc -c <"$work/s
 printf 'Say \377.\n/save %s\n' "$work/saved" | hillctl chat -n 2 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "a turn that is not UTF-8 is not saved: exit code" $? 100
 expect "a turn that is not UTF-8 is not saved without a word" "$(grep -c 'not UTF-8' "$work/said.err") $([ -e "$work/saved" ] && echo there)" "1 "
+printf '/system %02000d\n/save %s\n' 0 "$work/saved" | (ulimit -f 1 && trap '' XFSZ && hillctl chat >"$work/said" 2>"$work/said.err")
+expect "a chat for which there is no room: exit code" $? 111
+expect "nothing of it is left, and the name is free" "$(grep -c 'writing the chat to .*saved failed' "$work/said.err") $([ -e "$work/saved" ] && echo there)" "1 "
 
 # ---- documents: before what is said next, as if it were typed; lines of a file from elsewhere ----
 printf '\357\273\277The lamp is green.\nThe door is red.' >"$work/document"
@@ -254,8 +265,10 @@ done
 expect_one_line "hillinfer chat with another model" 100 "$hillinfer" chat --run-dir "$run_dir" -m "$work/wired.gguf"
 expect_one_line "hillinfer chat with another model in the environment" 100 env HILL_MODEL="$work/wired.gguf" "$hillinfer" chat --run-dir "$run_dir"
 down
-echo 'Say yes.' | "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -c 512 -n 8 --temp 0 >"$work/said" 2>"$work/said.err"
+printf 'Say yes.\n/save %s\n' "$work/piped" |
+    "$hillinfer" chat --run-dir "$run_dir" --state-dir "$state_dir" -m "$model" -c 512 -f <(echo 'The lamp is green.') -n 8 --temp 0 >"$work/said" 2>"$work/said.err"
 expect "hillinfer chat with a pipeline of its own: exit code" $? 0
+expect "its document from a pipe" "$(jq -r '.[0].content' "$work/piped")" "$(printf 'The lamp is green.\nSay yes.')"
 expect "it says something, and nothing else" "$(wc -l <"$work/said") $(wc -l <"$work/said.err")" "1 0"
 expect_nothing_left
 finish

@@ -27,6 +27,17 @@ nothing_left() { [ -z "$(left)" ]; }
 tasks "$work/few.jsonl" 4 1500
 tasks "$work/many.jsonl" 30 700
 
+# --- of a pipeline that does not end nothing lives on. hill-eval waits for 30 s: the rest of this test goes on meanwhile
+mkdir "$work/stuck"
+eval_stuck=(env "XDG_RUNTIME_DIR=$work/stuck" "$eval_program" "$work/many.jsonl" -m "$work/wired.gguf" -o "$work/stuck/results" --policy hillinfer --alpha 0.1 --budget -)
+HILL_HANG_MS=60000 HILL_TEST_TURN_MS=5 "${eval_stuck[@]}" >/dev/null 2>&1 &
+stuck=$!
+wait_for 60 test -s "$work/stuck/results" || fail "no results within 60 s"
+stuck_processes() { pgrep -af -- "--run-dir $work/stuck/"; }
+expect "processes before" "$(stuck_processes | grep -c 'hill-\(coord\|gpu\|cpu\|csd\)')" 4
+kill -STOP "$(stuck_processes | awk '/hill-coordinator/ { print $1; exit }')"
+kill -TERM "$stuck"
+
 # --- the wired model finds its keys through hillinfer's selection, and cannot without it
 "$eval_program" "$work/few.jsonl" -m "$work/wired.gguf" -o "$work/few.results" --alpha 0.1 --budget - --markdown "$work/few.md" 2>"$work/err"
 expect "exit code" $? 0
@@ -151,4 +162,12 @@ for run in second results; do
 done
 expect "left" "$(left)" ""
 expect_nothing_left
+# --- the pipeline that does not end
+wait "$stuck"
+expect "stuck: exit code" $? 130
+no_stuck_processes() { [ -z "$(stuck_processes)" ]; }
+if wait_for 20 no_stuck_processes; then pass "stuck: no process is left"; else fail "stuck: left: $(stuck_processes)"; fi
+stuck_run_dir=$(echo "$work"/stuck/hill-eval-*)
+"${eval_stuck[@]}" >/dev/null 2>"$work/err" || fail "the next one after a stuck one: $(cat "$work/err")"
+expect "the next one clears up" "$(run_dir=$stuck_run_dir segments; ls -A "$work/stuck")" results
 finish

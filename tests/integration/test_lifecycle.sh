@@ -21,12 +21,14 @@ expect "the same answer again" "$(answer "$work/again")" "$first"
 expect "status" "$("$hillinfer" status --json --run-dir "$run_dir" | jq -r '[.ready, .csd_attached, .requests_done] | join(" ")')" "true true 2"
 
 # --- a second one is refused, and the first one keeps its log
-echo "a line of the first" >>"$state_dir/hillinfer.log"
+echo "12:00:00 hill-coordinator: error: a line of the first" >>"$state_dir/hillinfer.log"
 expect_one_line "up while up" 100 "$hillinfer" up --detach --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/model.gguf"
 expect "up while up: the first one's log" "$(grep -c 'a line of the first' "$state_dir/hillinfer.log")" 1
 expect_one_line "up in another run folder while up" 100 "$hillinfer" up --detach --run-dir "$work/other" --state-dir "$state_dir" -m "$work/model.gguf"
 expect "up in another run folder while up: names a way on" "$(grep -c -e '--state-dir DIR or --csd file:OTHER' "$work/err")" 1
 expect "up in another run folder while up: the first one's log" "$(grep -c 'a line of the first' "$state_dir/hillinfer.log")" 1
+expect_one_line "up with a wrong option while up" 100 "$hillinfer" up --detach --run-dir "$work/other" --state-dir "$state_dir" -m "$work/model.gguf" --alpha 7
+expect "up with a wrong option while up: its own line, not one of the log" "$(grep -c -e '--alpha: 7 is out of range' "$work/err")" 1
 
 # --- a malformed message is counted and answered, never fatal; the pipeline goes on (tests/proto has the many forms)
 # --- attach and detach between requests

@@ -373,6 +373,8 @@ run_json "$work/rest" "${options[@]}" --csd none --session-restore "$work/run.se
 same "run --session-save, run --session-restore" "$(tokens "$work/out" "$work/rest")" "$(tokens "$work/whole0" | cut -d' ' -f1-40)"
 run_json "$work/rest" "${options[@]}" --csd none --session-restore "$work/doc" -f "$work/question" -n 60 || fail "run, a question: $(cat "$work/rest.err")"
 same "run --session-restore, a question" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/asked0") $(hashes "$work/asked0")"
+run_json "$work/rest" "${options[@]}" --csd none --session-restore "$work/doc" -f - -n 60 < <(cat "$work/question") || fail "run, a question from a pipe: $(cat "$work/rest.err")"
+same "run --session-restore, a question from a pipe" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/asked0") $(hashes "$work/asked0")"
 "$hillinfer" run --run-dir "$run_dir" --state-dir "$state_dir" "${options[@]}" --session-restore "$work/prompt0" -n 1 >"$work/out" 2>"$work/out.err"
 one_line "run --session-restore of a text" $? 1 "$work/out.err" "is no session"
 expect_nothing_left

@@ -103,11 +103,16 @@ double json_at(const json_t *root, const char *a, const char *b, const char *c)
 static void clean(void)
 {
     pipeline_stop();
-    free(capture("rm -rf %s", folder));
+    free(capture("rm -rf -- '%s'", folder));
 }
 
 void pipeline_prepare_folder(const struct bench_options *o)
 {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/+-";
+    if (o->folder[strspn(o->folder, plain)]) /* commands of the shell have the name in them */
+        bench_fail("the folder '%s' may have letters, digits and . _ / + - alone in its name",
+                   o->folder);
     snprintf(folder, sizeof folder, "%s/%s.XXXXXX", o->folder, o->figure);
     if (!mkdtemp(folder))
         bench_fail("cannot make a folder in %s", o->folder);

@@ -268,6 +268,21 @@ static int remove_entry(const char *path, const struct stat *info, int kind, str
     return remove(path) != 0 && errno != ENOENT;
 }
 
+/* The coordinator has a session of its own; its workers follow it. */
+static void kill_coordinator(const struct own_pipeline *own)
+{
+    char lock[HILL_PATH_BYTES + 8], text[16] = "";
+    snprintf(lock, sizeof lock, "%s/lock", own->run_dir);
+    int fd = open(lock, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    int pid = n > 0 ? atoi(text) : 0;
+    if (pid > 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) /* whose lock is free has ended */
+        kill(pid, SIGKILL);
+    close(fd);
+}
+
 void own_pipeline_stop(struct own_pipeline *own)
 {
     if (own->pid > 0) {
@@ -276,6 +291,7 @@ void own_pipeline_stop(struct own_pipeline *own)
         while (waitpid(own->pid, NULL, WNOHANG) == 0) {
             if (clock_now_ns() > deadline) {
                 kill(-own->pid, SIGKILL); /* its session */
+                kill_coordinator(own);
                 waitpid(own->pid, NULL, 0);
                 break;
             }
