@@ -191,6 +191,13 @@ kill -KILL $(pgrep -f -- "--run-dir $run_dir")
 wait "$request"
 code=$?
 [ "$code" -ne 0 ] || fail "a run that was killed ended with 0"
+expect "kill -9 of all: the socket that is left" "$([ -S "$run_dir/control.sock" ] && echo there)" there
+timeout 60 "$bin/hillctl" detach --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
+request=$!
+timeout 60 "$hillinfer" down --run-dir "$run_dir" 2>"$work/down.err"
+expect "down after kill -9 of all: exit code, lines" "$? $(wc -l <"$work/down.err") $(grep -c 'nothing to stop' "$work/down.err")" "0 1 1"
+wait "$request"
+expect "detach after kill -9 of all: exit code, lines" "$? $(wc -l <"$work/err") $(grep -c 'does not answer' "$work/err")" "111 1 1"
 run_json "$work/out" "${options[@]}" -f "$work/prompt" -n 64 --temp 0 --ignore-eos || fail "start after kill -9: $(cat "$work/out.err")"
 expect "the same answer after kill -9" "$(answer "$work/out")" "$first"
 expect "token logs left" "$(ls -A "$state_dir/requests")" ""
