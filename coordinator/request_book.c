@@ -336,7 +336,7 @@ void request_book_heard(struct request_book *book, const struct proto_address *c
     for (unsigned i = 0; i < 2; i++)
         for (struct request *r = lists[i]; r; r = r->next)
             if (request_same_client(r, client)) {
-                r->client_heard_ns = now_ns;
+                r->client_seen_ns = now_ns;
                 r->client_asks |= asks;
             }
 }

@@ -42,7 +42,8 @@
     INT64_C(                                                                                       \
         1000000000) /* after a Done that is no success: the scorer may never have heard of it  \
                          */
-#define REQUEST_SILENCE_NS INT64_C(20000000000) /* of a client that used to ask for the status */
+/* Of a client that used to ask for the status: then it is looked for. */
+#define REQUEST_SILENCE_NS INT64_C(20000000000)
 
 enum request_state {
     REQUEST_WAITING,     /* in the queue */
@@ -91,7 +92,7 @@ struct request {
     uint64_t key;         /* by which its client asks for it again; 0: it cannot */
     struct proto_address client;
     bool client_gone, client_asks; /* no longer reachable; has asked for the status since */
-    int64_t client_heard_ns;
+    int64_t client_seen_ns; /* it was heard, or it could be sent something after its silence */
     /* the order */
     uint32_t *prompt; /* [n_prompt + n_forced], owned */
     uint32_t n_prompt, predict;

@@ -231,7 +231,7 @@ static void follow(struct service *sv, struct request *r, const struct proto_add
 {
     r->client = *from;
     r->client_gone = false;
-    r->client_heard_ns = clock_now_ns();
+    r->client_seen_ns = clock_now_ns();
     request_send_accepted(sv, r, order->serial);
     if (r->state == REQUEST_AWAITED && r->failure_code) {
         request_begin_text(r, sv->settings->tokenizer);

@@ -201,7 +201,7 @@ int request_accept(struct service *sv, const struct proto_address *from, struct 
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a request");
     }
     r->client = *from;
-    r->accepted_ns = r->client_heard_ns = clock_now_ns();
+    r->accepted_ns = r->client_seen_ns = clock_now_ns();
     r->key = key;
     request_book_add(&sv->book, r); /* there is room: request_room has looked */
     request_log_begin(sv, r);

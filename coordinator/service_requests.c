@@ -535,16 +535,24 @@ void request_on_failure(void *owner, struct arrival *a)
 
 /* ---- deadlines --------------------------------------------------------------------------- */
 
-static bool client_is_gone(const struct request *r, int64_t now_ns)
+/* A client that does not ask any more is stopped or slow, or dead. What is sent tells them apart:
+ * no text at all, which every client takes at any time. To a dead one it cannot be sent: clients
+ * come over ipc alone, so the kernel has closed the connection. A live one's queue is never full
+ * (router.c); where sending fails all the same, tokens could not be sent either. */
+static void look_for_client(struct service *sv, struct request *r, int64_t now_ns)
 {
-    return r->client_gone || (r->client_asks && now_ns - r->client_heard_ns > REQUEST_SILENCE_NS);
+    if (!r->client_asks || now_ns - r->client_seen_ns <= REQUEST_SILENCE_NS)
+        return;
+    r->client_seen_ns = now_ns;
+    request_send_text(sv, r, "", 0, TEXT_NO_TOKEN, 0);
 }
 
 static void drop_gone_clients(struct service *sv, struct request *list, int64_t now_ns)
 {
     for (struct request *r = list, *next; r; r = next) {
         next = r->next;
-        if (client_is_gone(r, now_ns))
+        look_for_client(sv, r, now_ns);
+        if (r->client_gone)
             request_cancel(sv, r);
     }
 }

@@ -230,6 +230,8 @@ int exchange_follow(struct exchange *x, struct hill_why *why)
             code = 0;
         }
         int64_t now = clock_now_ns();
+        if (x->client->connected && now - x->last_ping_ns > CLOCK_MS(2 * PING_MS))
+            x->last_heard_ns = now; /* it was this process that stood still: what came waits */
         if (code == 0)
             code = watch(x, now, why);
         if (code != 0)

@@ -54,8 +54,9 @@ int session_path_to_write(char out[HILL_PATH_BYTES], const char *given, struct h
                      strerror(err));
 }
 
-/* A prompt may have to be computed first: as long as the coordinator lives. */
-static int await_reply(struct client *client, struct hill_why *why)
+/* A prompt may have to be computed first: as long as the coordinator lives. losses: of the
+ * connection before the order was sent; another coordinator knows nothing of the order. */
+static int await_reply(struct client *client, uint32_t losses, struct hill_why *why)
 {
     int64_t heard_ns = clock_now_ns();
     for (;;) {
@@ -75,6 +76,11 @@ static int await_reply(struct client *client, struct hill_why *why)
             return hill_fail(why, code, "cancelled; the session is still being saved");
         } else if (code != HILL_E_TIMEOUT) {
             return code;
+        } else if (client->losses != losses) {
+            return hill_fail(why, HILL_E_PEER_GONE,
+                             "the coordinator in %s was lost before the session was saved; "
+                             "ask again",
+                             client->run_dir);
         } else if (clock_now_ns() - heard_ns > CLOCK_MS(CLIENT_ANSWER_MS)) {
             return hill_fail(why, HILL_E_PEER_GONE, "the pipeline in %s stopped answering",
                              client->run_dir);
@@ -109,9 +115,11 @@ int command_save(int argc, char **argv)
         code = session_path_to_write(path, options_positional(c.options, 1), &why);
     save.request_id = (uint64_t)id;
     save.path = path;
+    client_look(&c.client);
+    uint32_t losses = c.client.losses;
     if (!code)
         code = client_send(&c.client, &PROTO_MESSAGE(SAVE_SESSION, save_session, &save), &why);
     if (!code)
-        code = await_reply(&c.client, &why);
+        code = await_reply(&c.client, losses, &why);
     return short_command_end(&c, code, &why);
 }

@@ -149,6 +149,7 @@ int client_call(struct client *client, const Hill__Message *request,
     if (code != 0)
         return code;
     int64_t deadline = clock_deadline_ms(patience_ms);
+    int64_t there = clock_deadline_ms(CLIENT_ANSWER_MS);
     client_look(client);
     uint32_t losses = client->losses;
     for (;;) {
@@ -158,6 +159,9 @@ int client_call(struct client *client, const Hill__Message *request,
         if (code == HILL_E_TIMEOUT && client->losses != losses)
             return hill_fail(why, HILL_E_PEER_GONE,
                              "the coordinator in %s was lost before it answered", client->run_dir);
+        if (code == HILL_E_TIMEOUT && !client->connected && !client->losses &&
+            clock_now_ns() >= there) /* its socket alone is left */
+            return HILL_E_PEER_GONE;
         if (code == HILL_E_TIMEOUT && clock_now_ns() < deadline)
             continue;
         if (code != 0)

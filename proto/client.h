@@ -45,9 +45,9 @@ uint64_t client_random(void);
 int client_receive(struct client *client, int64_t deadline_ns, Hill__Message **out,
                    struct hill_why *why);
 
-/* Send and wait for an answer of the given kind; HILL_E_PEER_GONE, too, when the connection is lost
- * meanwhile: another coordinator knows nothing of it. A Reply with a code becomes that code with
- * its text in why. Other messages are dropped. */
+/* Send and wait for an answer of the given kind; HILL_E_PEER_GONE, too, when no connection is made
+ * within CLIENT_ANSWER_MS, or it is lost meanwhile: another coordinator knows nothing of it. A
+ * Reply with a code becomes that code with its text in why. Other messages are dropped. */
 int client_call(struct client *client, const Hill__Message *request,
                 Hill__Message__BodyCase expected, int64_t patience_ms, Hill__Message **out,
                 struct hill_why *why);

@@ -631,10 +631,10 @@ static void test_a_sign_of_life_counts_for_all_of_a_client(void **state)
     struct proto_address two = {.bytes = {2}, .length = 1};
     start_all();
     request_book_heard(&book, &two, true, 77);
-    assert_int_equal(a->client_heard_ns, 0);
+    assert_int_equal(a->client_seen_ns, 0);
     assert_false(a->client_asks);
-    assert_int_equal(b->client_heard_ns, 77);
-    assert_int_equal(c->client_heard_ns, 77);
+    assert_int_equal(b->client_seen_ns, 77);
+    assert_int_equal(c->client_seen_ns, 77);
     assert_true(d->client_asks); /* it waits */
     assert_int_equal(d->state, REQUEST_WAITING);
     request_book_heard(&book, &two, false, 78);

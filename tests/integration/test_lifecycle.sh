@@ -193,6 +193,13 @@ kill -KILL $(pgrep -f -- "--run-dir $run_dir")
 wait "$request"
 code=$?
 [ "$code" -ne 0 ] || fail "a run that was killed ended with 0"
+expect "kill -9 of all: the socket that is left" "$([ -S "$run_dir/control.sock" ] && echo there)" there
+timeout 60 "$bin/hillctl" detach --run-dir "$run_dir" >"$work/out" 2>"$work/err" &
+request=$!
+timeout 60 "$hillinfer" down --run-dir "$run_dir" 2>"$work/down.err"
+expect "down after kill -9 of all: exit code, lines" "$? $(wc -l <"$work/down.err") $(grep -c 'nothing to stop' "$work/down.err")" "0 1 1"
+wait "$request"
+expect "detach after kill -9 of all: exit code, lines" "$? $(wc -l <"$work/err") $(grep -c 'does not answer' "$work/err")" "111 1 1"
 run_json "$work/out" "${options[@]}" -f "$work/prompt" -n 64 --temp 0 --ignore-eos || fail "start after kill -9: $(cat "$work/out.err")"
 expect "the same answer after kill -9" "$(answer "$work/out")" "$first"
 expect "token logs left" "$(ls -A "$state_dir/requests")" ""
@@ -220,6 +227,43 @@ wait_for 30 ready || fail "the coordinator was not started again"
 "$hillinfer" generate "${ask[@]}" >"$work/out" 2>"$work/err" || fail "generate after the coordinator's restart: $(cat "$work/err")"
 expect "the same answer after the coordinator's restart" "$(answer "$work/out")" "$first"
 expect "restarts of the coordinator" "$(jq .restarts.coordinator "$work/out")" 1
+down || fail "down"
+expect_nothing_left
+
+# --- a client that is stopped for long (Ctrl-Z), or whose terminal takes nothing (Ctrl-S), gets its answer; of one that was killed
+# the request goes
+up "${options[@]}" -np 1 --hang-ms 600000 --recovery-timeout 5 || fail "up"
+mkfifo "$work/terminal"
+exec 7<>"$work/terminal"
+dd if=/dev/zero of="$work/terminal" oflag=nonblock bs=64K count=1 status=none # full
+"$bin/hillctl" generate -f "$work/prompt" -n 250 --temp 0 --ignore-eos --run-dir "$run_dir" >"$work/terminal" 2>"$work/slow.err" 7>&- &
+slow=$!
+wait_for 20 status_is '.requests_done == 1' || fail "the request is not answered"
+"$bin/hillctl" generate "${long[@]}" >"$work/stopped" 2>"$work/err" &
+stopped=$!
+wait_for 20 decoding 1 5 || fail "nothing is decoded before the client is stopped"
+signal_worker STOP gpu_worker # so that nothing is sent to it, and it decodes for as long as this takes
+"$bin/hillctl" generate "${ask[@]}" >"$work/out" 2>&1 &
+killed=$!
+wait_for 20 status_is '.requests_waiting == 1' || fail "no request waits"
+sleep 3 # both have asked for the status
+kill -STOP "$stopped"
+kill -KILL "$killed"
+wait_for 25 status_is '.requests_waiting == 0' || fail "the request of a killed client waits on"
+sleep 4 # as long for the other one
+expect "a stopped client: it runs" "$(status | jq .requests_running)" 1
+signal_worker CONT gpu_worker
+kill -CONT "$stopped"
+wait "$stopped"
+expect "a stopped client: exit code" $? 0
+expect "a stopped client: its answer, said" "$(answer "$work/stopped" | md5sum) $(cat "$work/err")" "$undisturbed "
+expect "a terminal that takes nothing: its client waits" "$(kill -0 "$slow" && echo yes)" yes
+exec 8<"$work/terminal" 7>&-
+cat <&8 >"$work/shown"
+exec 8<&-
+wait "$slow"
+expect "a terminal that takes nothing: exit code" $? 0
+[ "$(tail -c +65537 "$work/shown" | tr -d '\0')" = "$(field "$work/long" .text | tr -d '\0')" ] || fail "a terminal that takes nothing: not the answer"
 down || fail "down"
 expect_nothing_left
 

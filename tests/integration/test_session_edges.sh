@@ -101,5 +101,24 @@ wait_for 30 sh -c "! kill -0 $order 2>/dev/null" || fail "the order is not answe
 grep -q 'no room' "$work/save.err" || fail "the order's answer does not say why: $(cat "$work/save" "$work/save.err")"
 down || fail "down"
 wait $long $other
+
+# --- the coordinator is lost while an order waits: the next one knows nothing of it
+up "${options[@]}" --csd none --hang-ms 600000 || fail "up"
+generate $many "$work/long" &
+long=$!
+wait_for 20 runs "> 3" || fail "nothing decodes"
+id=$(newest)
+signal_worker STOP gpu_worker
+timeout 60 "$bin/hillctl" save "$id" "$work/lost" --run-dir "$run_dir" >"$work/save" 2>"$work/save.err" &
+order=$!
+asked $order
+kill -KILL "$(coordinator_pid)"
+wait $order
+expect "the coordinator is lost before a session is saved: exit code" $? 111
+expect "the coordinator is lost before a session is saved: said" \
+    "$(grep -c 'was lost before the session was saved; ask again' "$work/save.err") $(wc -l <"$work/save.err")" "1 1"
+wait_for 60 ready || fail "the coordinator did not come back"
+down || fail "down"
+wait $long
 expect_nothing_left
 finish
