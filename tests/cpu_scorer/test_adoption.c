@@ -388,7 +388,9 @@ static void one_life(void)
     for (volatile uint32_t i = 0; i < spin; i++)
         ;
     kill(child, SIGKILL);
-    assert_int_equal(waitpid(child, NULL, 0), child);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it has found nothing */
     for (uint32_t i = 0; i < SEQUENCES; i++)
         left[i] = what_is_left(i);
     close_core();

@@ -451,7 +451,7 @@ static void test_a_file_of_another_user_is_refused(void **state)
     assert_non_null(file);
     fclose(file);
     if (chown(pool_path(), 65534, 65534) != 0) /* not root, or root of its own users alone */
-        return;
+        skip();
     assert_int_equal(file_io_open(&io, pool_path(), &options, &why), 0);
     file_io_close(io); /* nobody else could have made it */
     assert_int_equal(chmod(folder, 01777), 0);
@@ -614,6 +614,8 @@ static int ring_descriptor(void)
     return -1;
 }
 
+enum { NO_RING = 77 };
+
 static void read_confined(void)
 {
     const struct harden_needs needs = {.programs = true, .files = true};
@@ -625,10 +627,8 @@ static void read_confined(void)
 
     file_io_prepare();
     int fd = ring_descriptor();
-    if (fd < 0) {
-        print_message("this machine has no io_uring\n");
-        return;
-    }
+    if (fd < 0)
+        _exit(NO_RING);
     assert_int_equal(syscall(SYS_io_uring_register, fd, IORING_REGISTER_PROBE, &probe, 4), -1);
     assert_int_equal(errno, EACCES); /* not one of what it is restricted to */
     harden_confine(&needs, text);
@@ -656,6 +656,8 @@ static void a_confined_process_has_the_ring_it_made_before(void **state)
         _exit(0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == NO_RING)
+        skip();
     assert_int_equal(status, 0);
 }
 

@@ -287,8 +287,10 @@ static void test_stopping_ends_a_wait_for_room(void **state)
     data_plane_set_model(&s.plane, &crawling);
     scene_start(&s);
     push_query(&s, &q, 0, 0, 64);
-    usleep(20000);  /* it has scored what there is room for */
+    usleep(20000); /* it has scored what there is room for */
+    int64_t began_ns = clock_now_ns();
     scene_stop(&s); /* the thread ends, though nothing is due for a second */
+    assert_true(clock_now_ns() - began_ns < CLOCK_MS(700));
     assert_true(s.ended == HILL_E_CANCELLED || s.ended == 0);
     scene_start(&s);
     scene_close(&s);

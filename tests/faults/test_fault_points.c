@@ -65,6 +65,12 @@ static int child(const char *spec, void (*work)(void))
     return status;
 }
 
+/* What it exited with; 1000: it has not exited. */
+static int exit_of(int status)
+{
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+}
+
 static void write_spec(const char *spec)
 {
     char text[128], whole[sizeof file + 8];
@@ -96,13 +102,13 @@ static void allocate_four(void)
 static void the_nth_call_fails(void **state)
 {
     (void)state;
-    assert_int_equal(WEXITSTATUS(child(NULL, allocate_four)), 0);
-    assert_int_equal(WEXITSTATUS(child(ME ":alloc:fail", allocate_four)), 1);
-    assert_int_equal(WEXITSTATUS(child(ME ":alloc:fail:3", allocate_four)), 4);
-    assert_int_equal(WEXITSTATUS(child(ME ":alloc:fail:2+", allocate_four)), 14);
-    assert_int_equal(WEXITSTATUS(child(ME ":alloc:fail:1," ME ":alloc:fail:4", allocate_four)), 9);
+    assert_int_equal(exit_of(child(NULL, allocate_four)), 0);
+    assert_int_equal(exit_of(child(ME ":alloc:fail", allocate_four)), 1);
+    assert_int_equal(exit_of(child(ME ":alloc:fail:3", allocate_four)), 4);
+    assert_int_equal(exit_of(child(ME ":alloc:fail:2+", allocate_four)), 14);
+    assert_int_equal(exit_of(child(ME ":alloc:fail:1," ME ":alloc:fail:4", allocate_four)), 9);
     /* another process's */
-    assert_int_equal(WEXITSTATUS(child("cpu_scorer:alloc:fail:1+", allocate_four)), 0);
+    assert_int_equal(exit_of(child("cpu_scorer:alloc:fail:1+", allocate_four)), 0);
 }
 
 static void a_call_may_kill_or_stop(void **state)
@@ -135,10 +141,10 @@ static void nonsense_ends_the_process(void **state)
                                         ",",
                                         ME ":alloc:fail:1:2"};
     for (size_t i = 1; i < sizeof specs / sizeof *specs; i++)
-        assert_int_equal(WEXITSTATUS(child(specs[i], allocate_four)), 100);
+        assert_int_equal(exit_of(child(specs[i], allocate_four)), 100);
     /* a process's point is good anywhere, and not ours */
-    assert_int_equal(WEXITSTATUS(child("cpu_scorer:flip.done:kill", allocate_four)), 0);
-    assert_int_equal(WEXITSTATUS(child(specs[0], allocate_four)), 0); /* empty: none */
+    assert_int_equal(exit_of(child("cpu_scorer:flip.done:kill", allocate_four)), 0);
+    assert_int_equal(exit_of(child(specs[0], allocate_four)), 0); /* empty: none */
 }
 
 /* ---- the file ------------------------------------------------------------------------------- */
@@ -169,19 +175,19 @@ static void with_changing_files(void)
 static void a_file_fires_once(void **state)
 {
     (void)state;
-    assert_int_equal(WEXITSTATUS(child(NULL, with_file)), 0);
+    assert_int_equal(exit_of(child(NULL, with_file)), 0);
     write_spec(ME ":alloc:fail:2");
-    assert_int_equal(WEXITSTATUS(child(NULL, with_file)), 2);
+    assert_int_equal(exit_of(child(NULL, with_file)), 2);
     assert_int_equal(access(file, F_OK), -1);
     assert_int_equal(unlink(fired), 0);
-    assert_int_equal(WEXITSTATUS(child(NULL, with_file)), 0);
+    assert_int_equal(exit_of(child(NULL, with_file)), 0);
     write_spec(ME ":alloc:kill:3");
     assert_true(WIFSIGNALED(child(NULL, with_file)));
     assert_int_equal(unlink(fired), 0);
-    assert_int_equal(WEXITSTATUS(child(NULL, with_changing_files)), 8 + 16);
+    assert_int_equal(exit_of(child(NULL, with_changing_files)), 8 + 16);
     write_spec(ME ":alloc:fail:3+"); /* stays */
-    assert_int_equal(WEXITSTATUS(child(NULL, with_file)), 12);
-    assert_int_equal(WEXITSTATUS(child(NULL, with_file)), 12);
+    assert_int_equal(exit_of(child(NULL, with_file)), 12);
+    assert_int_equal(exit_of(child(NULL, with_file)), 12);
     assert_int_equal(unlink(file), 0);
 }
 
@@ -211,10 +217,10 @@ static void use_file(void)
 static void calls_of_files_fail(void **state)
 {
     (void)state;
-    assert_int_equal(WEXITSTATUS(child(NULL, use_file)), 0);
-    assert_int_equal(WEXITSTATUS(child(ME ":write:fail:1+", use_file)), 5);
-    assert_int_equal(WEXITSTATUS(child(ME ":read:fail:1+", use_file)), 2);
-    assert_int_equal(WEXITSTATUS(child(ME ":write:fail:3", use_file)), 1);
+    assert_int_equal(exit_of(child(NULL, use_file)), 0);
+    assert_int_equal(exit_of(child(ME ":write:fail:1+", use_file)), 5);
+    assert_int_equal(exit_of(child(ME ":read:fail:1+", use_file)), 2);
+    assert_int_equal(exit_of(child(ME ":write:fail:3", use_file)), 1);
 }
 
 /* Room is refused once; the producer's own bell has rung, so that it looks again. */
@@ -238,8 +244,8 @@ static void push_twice(void)
 static void a_ring_seems_full(void **state)
 {
     (void)state;
-    assert_int_equal(WEXITSTATUS(child(NULL, push_twice)), 0);
-    assert_int_equal(WEXITSTATUS(child(ME ":push:fail:1", push_twice)), 1);
+    assert_int_equal(exit_of(child(NULL, push_twice)), 0);
+    assert_int_equal(exit_of(child(ME ":push:fail:1", push_twice)), 1);
 }
 
 static void name_fired(void)

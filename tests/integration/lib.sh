@@ -19,8 +19,10 @@ export HILL_NO_PREFIX_CACHE=true # a prompt that comes again is computed again: 
 export HILL_LOG_LEVEL=${HILL_LOG_LEVEL:-warn}
 export POCL_CACHE_DIR=${POCL_CACHE_DIR:-$PWD/build/pocl-cache} # built kernels, apart from the user's
 mkdir -p "$POCL_CACHE_DIR"
-# tests/run --sanitized: ASan's reports go to files of their own, since a pipeline's logs may be gone with its folder
-[ -z "${HILL_REPORTS:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:-}:log_path=$HILL_REPORTS"
+# tests/run --sanitized: reports go to files of their own, since a pipeline's logs may be gone with its folder. UBSan's text goes to
+# stderr where ASan is linked, too: it aborts, and ASan reports from where.
+[ -z "${HILL_REPORTS:-}" ] || export ASAN_OPTIONS="${ASAN_OPTIONS:-}:handle_abort=1:log_path=$HILL_REPORTS" \
+    UBSAN_OPTIONS="${UBSAN_OPTIONS:-}:abort_on_error=1:log_path=$HILL_REPORTS"
 failures=0
 
 # model_file FILE: a model's path, in $HILL_MODELS, the folder of `hillinfer get-models` or the reference models'; 1: nowhere.
@@ -34,7 +36,7 @@ model_file() {
 
 cleanup() {
     local pids
-    # what UBSan, which knows no such file, has had workers say in their logs
+    # what UBSan has said in the logs that are there: its words, beside the reports
     [ -z "${HILL_REPORTS:-}" ] || grep -rahE 'runtime error: |(ERROR|WARNING): [A-Za-z]+Sanitizer' "$work" >"$HILL_REPORTS.logs"
     pids=$(pgrep -f -- "--run-dir $work/" || true) # also in run folders of its own, which a part of the test has
     # shellcheck disable=SC2086  # a list of numbers

@@ -87,6 +87,7 @@ pid=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"
 kill -KILL "$(coordinator_pid)"
 wait $pid || fail "coordinator killed: $(cat "$work/long.err")"
+expect "coordinator killed: in time" "$(field "$work/long" .restarts.coordinator)" 1
 same "coordinator killed: answer" "$(answer "$work/long")" "$(answer "$work/long.whole")"
 hillctl csd-model flash=0.001 >/dev/null || fail "a slow drive"
 generate "$work/out" -f "$work/key" &
@@ -95,10 +96,11 @@ asked $pid
 kill_worker gpu_worker
 hillctl csd-model off >/dev/null || fail "no slow drive"
 wait $pid || fail "killed before its first token: $(cat "$work/out.err")"
+expect "killed before its first token: in time" "$(field "$work/out" '.recovery.attempts > 1')" true
 same "killed before its first token: answer" "$(answer "$work/out")" "$(answer "$work/half")"
 
 # --- a session of it: taken when it is over, by reading the rest; not in its middle
-generate "$work/long" -f "$work/key" -n 400 &
+generate "$work/long" -f "$work/key" -n 900 &
 pid=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"
 hillctl save "$(status | jq '.requests[0].request')" "$work/no.session" >"$work/out" 2>&1

@@ -24,24 +24,29 @@ refused() {
 }
 
 size=$(stat -c %s "$work/good.gguf")
-for cut in 3 20 200 5000 $((size / 2)) $((size - 1)); do
-    head -c "$cut" "$work/good.gguf" >"$work/cut.gguf"
-    refused "truncated at $cut" 1 "cut.gguf" -m "$work/cut.gguf" -p x
-done
+truncated() { # BYTES WORD
+    head -c "$1" "$work/good.gguf" >"$work/cut.gguf"
+    refused "truncated at $1" 1 "cut.gguf: .*$2" -m "$work/cut.gguf" -p x
+}
+truncated 3 "only 3 bytes long"
+truncated 20 "only 20 bytes long"
+truncated 200 "metadata keys in 176 bytes"
+truncated 5000 "the file ends in tensor"
+for bytes in $((size / 2)) $((size - 1)); do truncated $bytes "ends outside the file of $bytes bytes"; done
 : >"$work/empty.gguf"
-refused "empty model" 1 "empty.gguf" -m "$work/empty.gguf" -p x
+refused "empty model" 1 "empty.gguf: it is only 0 bytes long" -m "$work/empty.gguf" -p x
 { printf 'FUGG'; tail -c +5 "$work/good.gguf"; } >"$work/magic.gguf"
-refused "wrong magic" 1 "magic" -m "$work/magic.gguf" -p x
+refused "wrong magic" 1 "magic.gguf: it does not start with GGUF" -m "$work/magic.gguf" -p x
 { head -c 4 "$work/good.gguf"; printf '\144'; tail -c +6 "$work/good.gguf"; } >"$work/version.gguf"
 refused "another version" 1 "version.gguf: it is GGUF version 100" -m "$work/version.gguf" -p x
 { head -c 8 "$work/good.gguf"; printf '\377\377\377\377\377\377\377\177'; tail -c +17 "$work/good.gguf"; } >"$work/count.gguf"
-refused "absurd tensor count" 1 "count.gguf" -m "$work/count.gguf" -p x
+refused "absurd tensor count" 1 "count.gguf: it claims [0-9]* tensors" -m "$work/count.gguf" -p x
 sed 's/blk\.1\.attn_k\.weight/blk.1.attn_q.wrong_/' "$work/good.gguf" >"$work/missing.gguf"
-refused "missing tensor" 1 "attn_k" -m "$work/missing.gguf" -p x
+refused "missing tensor" 1 "missing.gguf: tensor blk.1.attn_k.weight is missing" -m "$work/missing.gguf" -p x
 sed 's/general\.architecture\(.\{12\}\)llama/general.architecture\1mamba/' "$work/good.gguf" >"$work/arch.gguf"
-cmp -s "$work/good.gguf" "$work/arch.gguf" || refused "unsupported architecture" 1 "arch" -m "$work/arch.gguf" -p x
-refused "no such model" 100 "nothere" -m "$work/nothere.gguf" -p x
-refused "model is a folder" 1 "$work" -m "$work" -p x
+refused "unsupported architecture" 1 "arch.gguf: its architecture is 'mamba'" -m "$work/arch.gguf" -p x
+refused "no such model" 100 "nothere.gguf: No such file" -m "$work/nothere.gguf" -p x
+refused "model is a folder" 1 "$work: it is no regular file" -m "$work" -p x
 mkfifo "$work/fifo.gguf"
 refused "model is a fifo" 1 "fifo.gguf: it is no regular file" -m "$work/fifo.gguf" -p x
 

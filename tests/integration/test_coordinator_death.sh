@@ -219,6 +219,24 @@ check "a log that is damaged in its order" 3 $third 0
 expect "the damage is said, a line each" "$(grep -c 'token log .* is damaged' "$work/log")" 2
 expect "and by the client that began again" "$(cat "$work"/err.*)" "hillctl: the coordinator came back without the request: it begins again"
 
+# --- what a coordinator leaves of the tiers, or of the drives, is damaged meanwhile: the request begins anew; the drive is the options'
+damaged_record() { # NAME COMMAND...: done before the coordinator is killed
+    stop_by_hand
+    start_by_hand
+    ask 1 & first=$!
+    wait_for 30 decoding 1 20 || fail "no token"
+    "${@:2}" >"$work/said" 2>&1 || fail "$1: $(cat "$work/said")"
+    kill_coordinator
+    flip "$run_dir/$1" 20
+    HILL_COORDINATOR_RESTARTS=1 start_by_hand
+    check "damaged $1" 1 $first
+}
+damaged_record tiers true
+expect "damaged tiers: it began anew" "$(jq -c '.recovery | [.recoveries, .units_repeated > 0]' "$work/out.1")" "[0,true]"
+damaged_record drives hillctl detach
+expect "damaged drives: it is said" "$(grep -c 'drives is damaged: the drives are those of the options' "$work/log")" 1
+expect "damaged drives: the drive of the options" "$(status | jq .csd_attached)" true
+
 # --- one that ends because of an error before its clients have come back leaves their logs to the next one
 ask 1 & first=$!
 wait_for 30 decoding 1 20 || fail "no token"

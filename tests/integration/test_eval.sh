@@ -17,8 +17,16 @@ tasks() {
     done >"$1"
 }
 
-left() { # processes and folders of hill-eval's pipelines
-    pgrep -af "$work/hill-eval" | grep -v "$$" | grep 'hill-\(coord\|gpu\|cpu\|csd\)'
+run_folders=() # which hill-eval's pipelines had
+# note_run_folder DESCRIPTION: of the pipeline that is up
+note_run_folder() {
+    run_folders+=("$work"/hill-eval-*)
+    [ -n "$(run_dir=${run_folders[-1]} segments)" ] || fail "$1: no segments in ${run_folders[-1]}: nothing is looked at"
+}
+left() { # processes, segments and folders of hill-eval's pipelines
+    local folder
+    pgrep -af "$work/hill-eval" | grep 'hill-\(coord\|gpu\|cpu\|csd\)'
+    for folder in "${run_folders[@]}"; do run_dir=$folder segments; done | sed '/^$/d'
     find "$work" -maxdepth 1 -name 'hill-eval-*' -o -maxdepth 1 -name '*.pipeline' -o -maxdepth 1 -name '*.sessions'
 }
 nothing_left() { [ -z "$(left)" ]; }
@@ -68,6 +76,7 @@ HILL_TEST_TURN_MS=5 "$eval_program" "${many[@]}" >/dev/null 2>&1 &
 killed=$!
 has_some() { [ -f "$work/many.results" ] && [ "$(wc -l <"$work/many.results")" -ge 5 ]; }
 wait_for 60 has_some || fail "no results within 60 s"
+note_run_folder "to be killed"
 kill -KILL "$killed"
 wait "$killed" 2>/dev/null
 had=$(wc -l <"$work/many.results")
@@ -84,6 +93,7 @@ rm "$work/many.results"
 HILL_TEST_TURN_MS=5 "$eval_program" "${many[@]}" >/dev/null 2>"$work/err" &
 interrupted=$!
 wait_for 60 has_some || fail "no results within 60 s"
+note_run_folder "to be interrupted"
 kill -TERM "$interrupted"
 wait "$interrupted"
 expect "interrupted: exit code" $? 130

@@ -68,7 +68,7 @@ expect "the change was in mid-request" "$(field "$work/changed" '"\(.csd_model.c
 
 from=$((changed_at + 64))
 [ "$from" -lt $((steps - 20)) ] || fail "the change was only noticed at step $changed_at of $steps"
-before=$(awk -v to="$change_at" '$1 >= 20 && $1 < to {b = $2} END {print b + 0}' "$work/changed.betas")
+before=$(awk -v to="$change_at" '$1 >= 20 && $1 < to {b = $2} END {print b == "" ? "unread" : b}' "$work/changed.betas")
 after=$(settled "$work/changed.betas" "$from")
 wanted=$(settled "$work/slow.betas" "$from")
 echo "beta before the change (by step $changed_at): $before; from step $from on: $after, with 0.10 GB/s from the start: $wanted"

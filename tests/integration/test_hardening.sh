@@ -7,7 +7,7 @@
 "$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
 chmod 755 "$work" # what is below has to stand for itself
 umask 022
-up -m "$work/model.gguf" -c 4096 --beta 0.5 --csd-device 0 || fail "up"
+up -m "$work/model.gguf" -c 4096 --beta 0.5 --csd-device 0 --log-level debug || fail "up"
 expect "the agent holds an OpenCL driver, too" "$(scores_on)" OpenCL
 printf 'The pass key is 7302941. The pass key is' >"$work/prompt"
 "$hillinfer" generate -f "$work/prompt" -n 8 --temp 0 --json --run-dir "$run_dir" >"$work/answer" 2>"$work/err" || fail "generate: $(cat "$work/err")"
@@ -37,9 +37,22 @@ for pid in "${pids[@]}"; do
     expect "descriptors, no more of them, process $pid" \
         "$(awk '/^Max open files/ {print ($4 <= 4096) " " ($5 == $4)}' "/proc/$pid/limits")" "1 1"
 done
-if "$bin/hillctl" doctor --json --state-dir "$state_dir" | jq -e '.checks.hardening.level == "ok"' >/dev/null; then
+# what the kernel has is asked without the product's own code
+seccomp=no\ seccomp landlock=$(perl -e 'print syscall(444, 0, 0, 1)') # its version (landlock_create_ruleset); -1: none
+if [ -r /proc/sys/kernel/seccomp/actions_avail ]; then
+    seccomp=seccomp
     for pid in "${pids[@]}"; do expect "seccomp, process $pid" "$(awk '/^Seccomp:/ {print $2}' "/proc/$pid/status")" 2; done
+else
+    echo "left out: seccomp (this kernel has none)"
 fi
+[ "$landlock" -ge 4 ] || echo "left out: Landlock $([ "$landlock" -ge 1 ] && echo "of TCP ")(this kernel has none)"
+confined() { # PROGRAM LEAST: the version of Landlock from which on it has rules
+    expect "$1 is confined by" "$(sed -n "s/.*$1: debug: confined by: //p" "$state_dir/hillinfer.log")" \
+        "$seccomp, $([ "$landlock" -ge "$2" ] || echo "no ")Landlock"
+}
+confined hill-cpu-scorer 1
+confined hill-gpu-worker 4 # who opens any file has rules of TCP alone
+confined hill-csd-agent 4
 # the agent makes its ring before it gives up to make one
 if "$bin/hillctl" doctor --json --state-dir "$state_dir" | jq -e '.checks | (.io_uring.level == "ok" and .o_direct.level == "ok")' >/dev/null; then
     expect "the agent's file" "$(status | jq -r .workers.csd_agent.device | grep -o 'io_uring, O_DIRECT')" "io_uring, O_DIRECT"

@@ -20,7 +20,8 @@ expect "processes" "${#before[@]}" 4
 started=${EPOCHREALTIME/[.,]/}
 sleep 10
 for pid in "${!before[@]}"; do
-    used=$(($(cpu_ticks "$pid") - before[$pid]))
+    now=$(cpu_ticks "$pid") || { fail "${names[$pid]} has ended" && continue; }
+    used=$((now - before[$pid]))
     allowed=$(((${EPOCHREALTIME/[.,]/} - started) * $(getconf CLK_TCK) / 100000000))
     if [ "$used" -lt "$allowed" ]; then
         pass "$(basename "${names[$pid]}"): $used of $allowed ticks"

@@ -112,6 +112,9 @@ all_equal "one cancelled" 0 1 2 3 4 6 7
 wait_for 20 idle || fail "not idle after a cancel"
 
 # --- workers die while eight run: all are computed again
+down || fail "down"
+requests_last 30
+up "${options[@]}" -np 8 --log-level debug --hang-ms 600000 || fail "up -np 8"
 for worker in cpu_scorer gpu_worker; do
     at_once 0 1 2 3 4 5 6 7
     wait_for 60 decoding 2 || fail "nothing decodes"
@@ -123,6 +126,7 @@ done
 
 # --- little memory and a drive: entries move while the attention reads hot ones in place, or copies of them; a scorer dies
 down || fail "down"
+requests_last 20
 for copy in "" 1; do
     for placement in bkp recency; do
         rows=$([ $placement = bkp ] && echo 3 || echo 1) # in flight; the answers are the same
@@ -137,6 +141,7 @@ for copy in "" 1; do
         kill_worker cpu_scorer
         wait_all "-np 3, $placement, copy '$copy', scorer killed" 0 1 3
         all_equal "-np 3, $placement, copy '$copy', scorer killed" 0 1 3
+        expect "-np 3, $placement, copy '$copy', scorer killed: in time" "$(cat "$work"/out[013] | jq -s 'any(.recovery.attempts > 1)')" true
         down || fail "down"
     done
 done

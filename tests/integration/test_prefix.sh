@@ -103,6 +103,7 @@ for worker in gpu_worker cpu_scorer; do
     wait_for 30 decoding 1 3 || fail "nothing decodes"
     kill_worker $worker
     wait $pid || fail "$worker killed: $(cat "$work/long.err")"
+    expect "$worker killed: in time" "$(field "$work/long" '.recovery.attempts > 1')" true
     same "$worker killed: tokens" "$(field "$work/long" '.tokens[:40]' | jq -c .)" "$(field "$work/asked2.whole" .tokens | jq -c .)"
     generate "$work/out" -f "$work/asked1" || fail "after $worker was killed: $(cat "$work/out.err")"
     same "after $worker was killed" "$(answer "$work/out")" "$(answer "$work/asked1.whole")"
@@ -142,6 +143,9 @@ printf 'x' | dd of="$work/store/chunks.index" bs=1 seek=20 conv=notrunc 2>/dev/n
 expect_one_line "a damaged store" 1 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" "${run2[@]}"
 expect_one_line "a store under h2o" 100 "$bin/hill-coordinator" "${options[@]}" "${store[@]}" --policy h2o "${run2[@]}"
 expect_one_line "a store that holds no chunk" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/few" --prefix-mb 10K "${run2[@]}"
+mkdir -m 775 "$work/theirs"
+expect_one_line "a store where others may write" 100 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/theirs" --prefix-mb 6 "${run2[@]}"
+grep -q "$work/theirs must belong to this user, and nobody else may write there" "$work/err" || fail "a store where others may write: $(cat "$work/err")"
 expect_one_line "a store in a file" 111 "$bin/hill-coordinator" "${options[@]}" --prefix-dir "$work/doc/store" "${run2[@]}"
 
 # --- of a stored prefix only the important tokens before the first token; the others after it
@@ -208,6 +212,7 @@ in_between "$work/long"
 kill_worker cpu_scorer
 hillctl csd-model off >/dev/null || fail "no slow drive"
 wait $pid || fail "killed behind the first token: $(cat "$work/long.err")"
+expect "killed behind the first token: in time" "$(field "$work/long" '.recovery.attempts > 1')" true
 same "killed behind the first token" "$(field "$work/long" .tokens | jq -c .)" "$(field "$work/important" .tokens | jq -c .)"
 in_between "$work/long"
 kill -INT "$(pgrep -P $pid)"
@@ -233,6 +238,7 @@ pid=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"
 kill_worker gpu_worker
 wait $pid || fail "killed behind important tokens: $(cat "$work/long.err")"
+expect "killed behind important tokens: in time" "$(field "$work/long" '.recovery.attempts > 1')" true
 same "killed behind important tokens" "$(field "$work/long" '.tokens[:40]' | jq -c .)" "$(field "$work/important" .tokens | jq -c .)"
 down || fail "down"
 flip chunks.keys $((4096 + 2 * 24576 + 5000)) # a header, slots of checksums and keys

@@ -14,7 +14,11 @@ refused() {
 }
 
 replay() { # FILE STAGE: what it printed, without the times
-    "$hillinfer" replay "$1" "$2" --state-dir "$state_dir" 2>"$work/err" | sed -E 's/[0-9.]+ s[,;]?|busy//g'
+    "$hillinfer" replay "$1" "$2" --state-dir "$state_dir" >"$work/replayed" 2>"$work/err" || {
+        echo "exit code $?: $(cat "$work/err")"
+        return
+    }
+    sed -E 's/[0-9.]+ s[,;]?|busy//g' "$work/replayed"
     [ ! -s "$work/err" ] || cat "$work/err"
 }
 

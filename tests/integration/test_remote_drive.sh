@@ -91,6 +91,7 @@ for victim in relay drive; do
     fi
     wait "$asked"
     expect "the $victim is killed: exit code" $? 0
+    expect "the $victim is killed: in time" "$(field "$work/$victim.json" '.recovery.attempts > 1')" true
     expect "the $victim is killed: hashes" "$(hashes "$work/$victim.json")" "$(hashes "$work/long.json")"
     wait_for 30 ready || fail "$victim: not ready again"
 done
@@ -151,8 +152,9 @@ if ip netns add "$space" 2>/dev/null; then
     trap 'stop_listener; ip netns del "$space"; cleanup' EXIT
     if slow_veth "$space" "$device" 5 1 && link_addresses "$space" "$device" 10.213.77.1 10.213.77.2; then
         listen 10.213.77.2 ip netns exec "$space"
-        up "${options[@]}" --csd "tcp://10.213.77.2:$port" "${keys[@]}" && answers "10 ms there and back, 1 % lost"
-        down
+        up "${options[@]}" --csd "tcp://10.213.77.2:$port" "${keys[@]}" || fail "up over a slow link"
+        answers "10 ms there and back, 1 % lost"
+        down || fail "down"
     else
         echo "left out: delay and loss (this kernel has no veth or no netem)"
     fi

@@ -103,6 +103,7 @@ for worker in gpu_worker cpu_scorer csd_agent; do
     wait_for 30 decoding 1 3 || fail "nothing decodes"
     kill_worker $worker
     wait $first || fail "$worker killed: $(cat "$work/rest.err")"
+    expect "$worker killed: in time" "$(field "$work/rest" '.recovery.attempts > 1')" true
     same "$worker killed: tokens" "$(tokens "$work/part0" "$work/rest")" "$(tokens "$work/whole0")"
     expect "$worker killed: hashes" "$(hashes "$work/rest")" "$(hashes "$work/whole0")"
 done
@@ -114,6 +115,7 @@ wait_for 30 decoding 1 3 || fail "nothing decodes"
 rm "$work/gone"
 kill_worker gpu_worker
 wait $first || fail "its file is gone when a worker dies: $(cat "$work/rest.err")"
+expect "its file is gone when a worker dies: in time" "$(field "$work/rest" '.recovery.attempts > 1')" true
 same "its file is gone when a worker dies: tokens" "$(tokens "$work/part0" "$work/rest")" "$(tokens "$work/whole0")"
 expect "its file is gone when a worker dies: how it began" "$(beginning "$work/went_on")" "$(beginning "$work/s90")"
 
@@ -139,6 +141,7 @@ for worker in gpu_worker cpu_scorer; do
     wait_for 30 decoding 1 3 || fail "nothing decodes"
     kill_worker $worker
     wait $first || fail "$worker killed: $(cat "$work/rest.err")"
+    expect "$worker killed after a question: in time" "$(field "$work/rest" '.recovery.attempts > 1')" true
     same "$worker killed after a question" "$(tokens "$work/rest") $(hashes "$work/rest")" "$(tokens "$work/long") $(hashes "$work/long")"
 done
 restore "$work/doc" 5 "$work/out" -p ""

@@ -107,7 +107,9 @@ for mode in off on verify; do
     done
     down || fail "down"
     [ $mode = off ] && continue
+    requests_last 30
     up "${options[@]}" --speculate $mode -np 4 || fail "up -np 4 $mode"
+    requests_last 10
     at_once "$mode, four at once"
     for worker in cpu_scorer gpu_worker csd_agent; do at_once "$mode, $worker killed" $worker; done
     down || fail "down"

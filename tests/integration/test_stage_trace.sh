@@ -127,12 +127,12 @@ check "counts" "$trace" '(.otherData.events == ([.traceEvents[] | select(.ph == 
     and .otherData.events_lost == 0 and .otherData.events_dropped == 0 and .otherData.answers_missing == 0'
 
 # --- a worker that is started again meanwhile is another process of the same trace
-"$bin/hillctl" trace "$work/restart.json" --seconds 4 --run-dir "$run_dir" 2>"$work/err" &
+"$bin/hillctl" trace "$work/restart.json" --seconds 8 --run-dir "$run_dir" 2>"$work/err" &
 first=$!
 asked $first
 kill_worker cpu_scorer
 wait "$first" || fail "trace over the death of a worker: $(cat "$work/err")"
-check "a worker died: the file is whole" "$work/restart.json" '.otherData.rounds > 5 and ([.otherData.processes[].role] | unique == ["cpu_scorer", "csd_agent", "gpu_worker"])'
+check "a worker died: the file is whole" "$work/restart.json" '.otherData.rounds > 5 and ([.otherData.processes[].role] | sort == ["cpu_scorer", "cpu_scorer", "csd_agent", "gpu_worker"])'
 down || fail "down"
 expect_nothing_left
 finish

@@ -42,7 +42,7 @@ head -c 1500 "$work/licence" >"$work/short"
 ask() { # OUTPUT ARGUMENTS...
     local out=$1
     shift
-    hillctl generate -n 12 --temp 0 --ignore-eos --json "$@" >"$out" 2>"$out.err" || fail "$out: $(cat "$out.err")"
+    hillctl generate -n 12 --temp 0 --ignore-eos --json "$@" >"$out" 2>"$out.err" || { fail "$out: $(cat "$out.err")" && return 1; }
 }
 answer() { field "$1" '"\(.tokens) \(.selection_hash) \(.logits_hash)"'; }
 takes() { # NAME PROMPT LEAST: at least so many tokens are taken, and the answer is the whole prompt's
@@ -58,7 +58,7 @@ takes "the document cut short" cut 600
 takes "cut far before" short 250
 ask "$work/both" -f "$work/asked1" &
 ask "$work/out" -f "$work/asked2"
-wait $!
+wait $! || fail "one beside another"
 expect "two at once, one" "$(answer "$work/both")" "$(answer "$work/asked1.whole")"
 expect "two at once, the other" "$(answer "$work/out")" "$(answer "$work/asked2.whole")"
 down
@@ -78,7 +78,7 @@ up "${stored[@]}" "${selects[@]}" || fail "up"
 ask "$work/both" -n 60 -p "The opposite of hot is" & # layers with a window are queued one behind the other meanwhile
 wait_for 60 decoding 1 || fail "nothing decodes"
 ask "$work/out" -f "$work/asked1"
-wait $!
+wait $! || fail "one beside another"
 expect "important tokens" "$(field "$work/out" '"\(.prefix.attention) \(.prefix.loaded_later_bytes > .prefix.loaded_bytes)"')" "select true"
 takes "behind important tokens" asked2 600
 down

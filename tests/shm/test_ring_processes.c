@@ -105,6 +105,13 @@ static void assert_ended_well(pid_t child, int pipe_fd)
     close(pipe_fd);
 }
 
+static void assert_was_killed(pid_t child)
+{
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
 static void wait_for_byte(int fd)
 {
     char byte;
@@ -393,7 +400,7 @@ static void a_producer_killed_in_a_record_is_drained_and_gone(void **state)
     assert_int_equal(shm_ring_wait(&end, 0, CLOCK_NEVER), HILL_E_PEER_GONE);
     assert_true(clock_now_ns() - killed < CLOCK_MS(20000)); /* some 0.1 s; a busy machine */
     assert_false(shm_ring_peer_alive(&end));
-    waitpid(child, NULL, 0);
+    assert_was_killed(child);
     close(pipe_fd);
     shm_ring_close(&end);
     shm_segment_detach(&segment);
@@ -436,8 +443,10 @@ static void a_producer_killed_anywhere_leaves_whole_records(void **state)
             _exit(child_kills_its_parents_other_child(child,
                                                       (useconds_t)(oracle_hash(round, 0) % 20000)));
         assert_int_equal(read_stream(&end, &next, &bytes), HILL_E_PEER_GONE);
-        assert_int_equal(waitpid(killer, NULL, 0), killer);
-        assert_int_equal(waitpid(child, NULL, 0), child);
+        int status;
+        assert_int_equal(waitpid(killer, &status, 0), killer);
+        assert_int_equal(status, 0);
+        assert_was_killed(child);
         close(pipe_fd);
         shm_ring_close(&end);
         shm_segment_detach(&segment);
@@ -490,7 +499,7 @@ static void a_killed_consumer_is_gone_and_can_be_followed(void **state)
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(shm_ring_wait(&end, 6, CLOCK_NEVER), HILL_E_PEER_GONE);
     assert_true(clock_now_ns() - killed < CLOCK_MS(20000)); /* some 0.1 s; a busy machine */
-    waitpid(child, NULL, 0);
+    assert_was_killed(child);
     /* what it had only peeked is there for its successor, and all that follows */
     assert_int_equal(open_end(&fixture, &other, &successor, false), 0);
     for (uint32_t i = 1; i < pushed; i++) {
