@@ -1,6 +1,6 @@
 /*
- * tests/proto/test_worker_confine.c - proto/worker_confine: what each worker may, by its role and by
- * the variables that the coordinator starts it with. Each test confines a child of its own.
+ * tests/proto/test_worker_confine.c - proto/worker_confine: what each worker may, by its role and
+ * by the coordinator's variables. Each test confines a child of its own.
  */
 #include <stdarg.h>
 #include <stddef.h>
