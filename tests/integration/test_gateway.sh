@@ -461,6 +461,8 @@ else
     seen "it is not sent back" 'JSON.parse(body_of()).messages.at(-1).content === chat.turns[3].text'
     browser_call Page.reload
     seen "the chat is there after a reload" 'document.readyState === "complete" && document.querySelector("#turns").innerText.includes("7302941")'
+    browser_eval 'store.set = () => false; keep()' >/dev/null
+    seen "a full storage is said, and the chat stays" '$("unkept").textContent.startsWith("This browser") && chats.includes(chat)'
     browser_size 360 640
     seen "it fits a narrow screen" 'document.documentElement.scrollWidth <= 360 && getComputedStyle($("past")).display === "none"'
     browser_close
