@@ -239,7 +239,7 @@ expect "/system is told, and a /save that fails ends no chat" \
     "$(shown 1 'system text is set' && shown 1 'nowhere/chat: No such file' && jq -r '.[0].content' "$work/terse")" "Be short."
 press 'Write a very long story about a lighthouse, a storm and a cat.\n'
 wait_for 60 shown 1 "$(printf '\033')\[K[^p]" || fail "its story did not begin"
-pkill -TERM -f -- "^$bin/hillctl chat --run-dir $run_dir"
+pkill -TERM -f -- "hillctl chat --run-dir $run_dir" # not the terminal's, which has it in quotes
 wait "$terminal"
 expect "SIGTERM in an answer ends the chat: exit code" $? 130
 "$bin/hillctl" chat --run-dir "$run_dir" -n 8 <"$work/keys" >/dev/null 2>"$work/said.err" &
