@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "base/harden.h"
+#include "tests/in_child.h"
 
 static char folder[] = "/tmp/hill-test-harden-XXXXXX", inside[64], outside[64], emptied[64];
 static pid_t other; /* a process of the same user */
@@ -38,28 +39,6 @@ static pid_t other; /* a process of the same user */
 #ifndef SYS_fchmodat2
 #define SYS_fchmodat2 452
 #endif
-
-/* In a child: 0, or the line of the first check that failed. */
-#define MUST(condition)                                                                            \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            _exit(__LINE__ % 250 + 1);                                                             \
-    } while (0)
-#define REFUSED(call, error) MUST((call) < 0 && errno == (error))
-
-static void run(void (*body)(void))
-{
-    int status;
-    pid_t child = fork();
-    if (child == 0) {
-        body();
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status))
-        fail_msg("the check of line %d (modulo 250) failed", WEXITSTATUS(status) - 1);
-}
 
 static void need(bool seccomp, bool landlock)
 {
@@ -116,7 +95,7 @@ static void test_what_no_worker_needs_is_refused(void **state)
 {
     (void)state;
     need(true, false);
-    run(is_refused);
+    run_in_child(is_refused);
 }
 
 static void goes_on(void)
@@ -138,7 +117,7 @@ static void test_what_a_worker_does_works(void **state)
 {
     (void)state;
     need(true, false);
-    run(goes_on);
+    run_in_child(goes_on);
 }
 
 static void starts_a_program(void)
@@ -166,7 +145,7 @@ static void test_who_needs_programs_may_start_them(void **state)
 {
     (void)state;
     need(true, false);
-    run(starts_a_program);
+    run_in_child(starts_a_program);
 }
 
 /* Of a driver: it opens files, starts programs and may signal these. */
@@ -199,7 +178,7 @@ static void test_who_opens_any_file_looks_into_no_other_process(void **state)
     need(true, true);
     if (harden_landlock_version() < 4 || !memory_may_be_opened())
         skip();
-    run(reaches_no_other_process);
+    run_in_child(reaches_no_other_process);
 }
 
 /* Through a socket that was there before, for the filter refuses new ones. */
@@ -228,10 +207,10 @@ static void test_tcp_is_ruled_too(void **state)
 {
     (void)state;
     need(true, true);
-    run(connects_where_it_must);
+    run_in_child(connects_where_it_must);
     if (harden_landlock_version() < 4)
         skip();
-    run(connects_to_nobody);
+    run_in_child(connects_to_nobody);
 }
 
 static void sees_only_its_files(void)
@@ -280,7 +259,7 @@ static void test_who_names_its_files_changes_no_others(void **state)
 {
     (void)state;
     need(true, true);
-    run(changes_only_its_files);
+    run_in_child(changes_only_its_files);
 }
 
 static void knows_no_abstract_name(void)
@@ -299,14 +278,14 @@ static void test_who_names_its_files_connects_to_no_abstract_name(void **state)
     need(true, true);
     if (harden_landlock_version() < 6)
         skip();
-    run(knows_no_abstract_name);
+    run_in_child(knows_no_abstract_name);
 }
 
 static void test_who_names_its_files_sees_no_others(void **state)
 {
     (void)state;
     need(true, true);
-    run(sees_only_its_files);
+    run_in_child(sees_only_its_files);
 }
 
 static void removes_and_no_more(void)
@@ -330,7 +309,7 @@ static void test_who_only_removes_neither_reads_nor_writes(void **state)
 {
     (void)state;
     need(true, true);
-    run(removes_and_no_more);
+    run_in_child(removes_and_no_more);
 }
 
 static void leaves_no_core(void)
@@ -345,7 +324,7 @@ static void test_no_core_file_holds_what_a_process_had(void **state)
 {
     (void)state;
     need(false, false);
-    run(leaves_no_core);
+    run_in_child(leaves_no_core);
 }
 
 static void keeps_its_descriptors(void)
@@ -374,7 +353,7 @@ static void test_nobody_raises_the_limit_of_descriptors(void **state)
     need(true, false);
     if (geteuid() == 0 && !root_can_be_somebody_else())
         skip(); /* the container has no other users */
-    run(keeps_its_descriptors);
+    run_in_child(keeps_its_descriptors);
 }
 
 static void is_off(void)
@@ -391,7 +370,7 @@ static void is_off(void)
 static void test_the_switch_turns_it_off(void **state)
 {
     (void)state;
-    run(is_off);
+    run_in_child(is_off);
 }
 
 int main(void)

@@ -19,31 +19,9 @@
 #include <unistd.h>
 
 #include "proto/worker_confine.h"
+#include "tests/in_child.h"
 
 static char folder[] = "/tmp/hill-test-confine-XXXXXX", named[2][64], other[64];
-
-/* In a child: 0, or the line of the first check that failed. */
-#define MUST(condition)                                                                            \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            _exit(__LINE__ % 250 + 1);                                                             \
-    } while (0)
-#define REFUSED(call, error) MUST((call) < 0 && errno == (error))
-
-static void run(void (*body)(void))
-{
-    int status;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        body();
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status))
-        fail_msg("the check of line %d (modulo 250) failed", WEXITSTATUS(status) - 1);
-}
 
 static void need(bool landlock)
 {
@@ -88,7 +66,7 @@ static void test_the_scorer_starts_nothing_and_connects_to_nobody(void **state)
 {
     (void)state;
     need(false);
-    run(scorer_starts_nothing);
+    run_in_child(scorer_starts_nothing);
 }
 
 static void scorer_writes_where_it_is_told(void)
@@ -115,8 +93,8 @@ static void test_the_scorer_writes_in_the_folders_that_it_is_told(void **state)
 {
     (void)state;
     need(true);
-    run(scorer_writes_where_it_is_told);
-    run(scorer_writes_nowhere_else);
+    run_in_child(scorer_writes_where_it_is_told);
+    run_in_child(scorer_writes_nowhere_else);
 }
 
 static void agent_of_a_local_drive(void)
@@ -152,10 +130,10 @@ static void test_only_the_agent_of_a_remote_drive_has_sockets_of_the_internet(vo
 {
     (void)state;
     need(false);
-    run(agent_of_a_local_drive);
-    run(agent_of_none_named);
-    run(agent_of_a_remote_drive);
-    run(gpu_worker_connects_to_nobody);
+    run_in_child(agent_of_a_local_drive);
+    run_in_child(agent_of_none_named);
+    run_in_child(agent_of_a_remote_drive);
+    run_in_child(gpu_worker_connects_to_nobody);
 }
 
 int main(void)
