@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 export HILL_LOG_LEVEL=info
 export LSAN_OPTIONS="suppressions=$PWD/tests/lsan.supp:print_suppressions=0" UBSAN_OPTIONS=print_stacktrace=1
-export ASAN_OPTIONS=detect_leaks=1
+export ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=1"
 
 "$bin/hill-mkmodel" -o "$work/model.gguf" || fail "mkmodel"
 head -c 3000 "$text" >"$work/prompt"
