@@ -71,7 +71,16 @@ int tokenizer_encode_more(const struct tokenizer *tokenizer, const struct prompt
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64_t length,
                      bool add_bos, uint32_t **tokens, uint64_t *count);
 
-/* Bytes of one token; special/control tokens give none. Valid while the tokenizer lives. */
+/* What stands around a model's reasoning in its answer. Where a vocabulary has these as control
+ * tokens they have bytes nevertheless: a reader of the answer needs the border. */
+struct reasoning_tags {
+    const char *begin, *end;
+};
+enum { REASONING_TAGS = 2 };
+extern const struct reasoning_tags reasoning_tags[REASONING_TAGS];
+
+/* Bytes of one token; special/control tokens give none, but reasoning_tags. Valid while the
+ * tokenizer lives. */
 struct gguf_string tokenizer_piece(const struct tokenizer *tokenizer, uint32_t token);
 /* The same, but control and unknown tokens as the vocabulary spells them. */
 struct gguf_string tokenizer_spelling(const struct tokenizer *tokenizer, uint32_t token);

@@ -95,13 +95,15 @@ static uint64_t decode_bpe(struct gguf_string text, char *out)
 static uint64_t write_piece(const struct tokenizer *t, const struct token *token, char *out)
 {
     int byte;
+    if (token->type == TOKEN_USER_DEFINED ||
+        (token->type == TOKEN_CONTROL && token->is_reasoning_tag)) {
+        memcpy(out, token->text.data, token->text.length);
+        return token->text.length;
+    }
     switch (token->type) {
     case TOKEN_NORMAL:
         return t->kind == TOKENIZER_BPE ? decode_bpe(token->text, out)
                                         : decode_spm(token->text, out);
-    case TOKEN_USER_DEFINED:
-        memcpy(out, token->text.data, token->text.length);
-        return token->text.length;
     case TOKEN_BYTE:
         byte = byte_of_text(token->text);
         if (byte < 0)
@@ -240,6 +242,26 @@ static void mark_controls(struct tokenizer *t)
     }
 }
 
+const struct reasoning_tags reasoning_tags[REASONING_TAGS] = {
+    {"<think>", "</think>"},
+    {"[THINK]", "[/THINK]"}, /* Mistral's, control tokens of its vocabularies */
+};
+
+static void mark_reasoning_tag(struct tokenizer *t, const char *text)
+{
+    uint32_t token = tokenizer_lookup(t, text, strlen(text));
+    if (token != TOKEN_NONE)
+        t->tokens[token].is_reasoning_tag = true;
+}
+
+static void mark_reasoning_tags(struct tokenizer *t)
+{
+    for (unsigned i = 0; i < REASONING_TAGS; i++) {
+        mark_reasoning_tag(t, reasoning_tags[i].begin);
+        mark_reasoning_tag(t, reasoning_tags[i].end);
+    }
+}
+
 static void find_byte_symbols(struct tokenizer *t)
 {
     for (uint32_t byte = 0; byte < 256; byte++) {
@@ -292,6 +314,7 @@ int tokenizer_read_vocab(struct tokenizer *t, const struct gguf_file *file, stru
     if (rc)
         return rc;
     mark_controls(t);
+    mark_reasoning_tags(t);
     find_byte_symbols(t);
     write_pieces(t);
     return 0;
