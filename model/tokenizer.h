@@ -4,7 +4,7 @@
  * What: tokenizer.ggml.model "llama" (SentencePiece-style: scores decide merges, U+2581 for space,
  * byte tokens <0xXX> for what the vocabulary lacks, add_space_prefix), "gpt2" (byte-level BPE:
  * merges ranked, pre-tokenizer patterns through PCRE2 by tokenizer.ggml.pre; the names are in
- * README.md, another one is refused) and "gemma4" (ranked merges of characters, the rest as in
+ * docs/models.md, another one is refused) and "gemma4" (ranked merges of characters, the rest as in
  * "llama"). BOS/EOS ids outside the vocabulary mean "none". Ids equal those of the models' own
  * tokenizers, but for bytes that are no UTF-8: those are encoded as they are, one by one, so that
  * every text comes back.
