@@ -34,7 +34,8 @@ uint32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
 uint64_t tokenizer_longest(const struct tokenizer *tokenizer);
 uint32_t tokenizer_bos(const struct tokenizer *tokenizer); /* TOKEN_NONE when there is none */
 uint32_t tokenizer_eos(const struct tokenizer *tokenizer);
-bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token); /* EOS, EOT, EOM */
+/* EOS, EOT, EOM, what stands between files, and tokens that docs/models.md names. */
+bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token);
 
 /* true when encoding puts a space before the text (add_space_prefix of a "llama" vocabulary). */
 bool tokenizer_adds_space_prefix(const struct tokenizer *tokenizer);

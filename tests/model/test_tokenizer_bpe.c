@@ -299,6 +299,71 @@ static void tokens_that_end_an_answer_are_known_by_their_text(void **state)
     tokenizer_close(t);
 }
 
+static void end_tokens(const char *const *more, uint64_t n, const bool *ends)
+{
+    struct hill_why why;
+    struct writer w = writer_new();
+    byte_vocabulary(&w, "gpt-2", more, n, NULL, 0);
+    key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 256 + n);
+    for (uint64_t i = 0; i < 256 + n; i++)
+        put_u32(&w.values, i < 256 ? 1 : 4);
+    struct tokenizer *t = open_tokenizer(&w, &why);
+    for (uint32_t i = 0; i < n; i++)
+        if (tokenizer_is_end(t, 256 + i) != ends[i])
+            fail_msg("'%s' %s", more[i], ends[i] ? "does not end an answer" : "ends an answer");
+    tokenizer_close(t);
+}
+
+/* Where a token's text means another thing in one family than in all others. */
+static void what_else_is_in_the_vocabulary_says_what_ends(void **state)
+{
+    static const char *const llama[] = {"</s>", "<|end|>", "<|return|>", "[e~[", "<|flush|>"},
+                             *const gemma[] = {"</s>", "<end_of_turn>"},
+                             *const gemma4[] = {"</s>", "<|tool_response>", "<turn|>"},
+                             *const gpt_oss[] = {"<|end|>", "<|return|>", "<|call|>"},
+                             *const solar[] = {"<|end|>", "<|flush|>", "<|calls|>"};
+    (void)state;
+    end_tokens(llama, 5, (const bool[]){true, true, true, true, true});
+    end_tokens(gemma, 2, (const bool[]){false, true});
+    end_tokens(gemma4, 3, (const bool[]){false, true, true});
+    end_tokens(gpt_oss, 3, (const bool[]){false, true, true});
+    end_tokens(solar, 3, (const bool[]){false, true, true});
+}
+
+/* A tag of HTML in Gemma's answer is text, and is typed as any other. */
+static void html_of_gemma_is_text(void **state)
+{
+    static const char *const more[] = {"<s>", "</s>", "<end_of_turn>"};
+    struct hill_why why;
+    (void)state;
+    struct writer w = writer_new();
+    byte_vocabulary(&w, "gpt-2", more, 3, NULL, 0);
+    key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 259);
+    for (int i = 0; i < 259; i++)
+        put_u32(&w.values, i < 256 ? 1 : 4);
+    struct tokenizer *t = open_tokenizer(&w, &why);
+    CHECK_IDS(t, "<s>a</s>", false, 256, 'a', 257);
+    check_round_trip(t, "<s>a</s>", 8);
+    tokenizer_close(t);
+}
+
+static void tokens_between_files_end_an_answer(void **state)
+{
+    static const char *const more[] = {"<pad>", "<repo>", "<sep>", "<pre>"};
+    struct hill_why why;
+    (void)state;
+    struct writer w = writer_new();
+    byte_vocabulary(&w, "gpt-2", more, 4, NULL, 0);
+    key_u32(&w, "tokenizer.ggml.fim_pad_token_id", 256);
+    key_u32(&w, "tokenizer.ggml.fim_rep_token_id", 257);
+    key_u32(&w, "tokenizer.ggml.fim_sep_token_id", 258);
+    key_u32(&w, "tokenizer.ggml.fim_pre_token_id", 259);
+    struct tokenizer *t = open_tokenizer(&w, &why);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(tokenizer_is_end(t, 256 + i), i != 3);
+    tokenizer_close(t);
+}
+
 static void special_tokens_outside_the_vocabulary_are_none(void **state)
 {
     static const char *const more[] = {"<|im_end|>", "</s>"};
@@ -498,6 +563,9 @@ int main(void)
         cmocka_unit_test(unknown_pre_tokenizer_is_refused_by_name),
         cmocka_unit_test(no_pre_tokenizer_is_the_default_with_a_warning),
         cmocka_unit_test(tokens_that_end_an_answer_are_known_by_their_text),
+        cmocka_unit_test(what_else_is_in_the_vocabulary_says_what_ends),
+        cmocka_unit_test(html_of_gemma_is_text),
+        cmocka_unit_test(tokens_between_files_end_an_answer),
         cmocka_unit_test(special_tokens_outside_the_vocabulary_are_none),
         cmocka_unit_test(user_defined_tokens_are_cut_out_longest_first),
         cmocka_unit_test(byte_without_any_token_is_refused),
