@@ -207,7 +207,7 @@ static void begin_readers(struct job *job, const struct text_buffer *begun)
     const struct order *o = &job->order;
     struct generation *gen = &job->generation;
     if (o->split_reasoning && !o->json && !begun->length)
-        reasoning_begin(&gen->thoughts, reasoning_is_opened(prompt->pieces, prompt->n_pieces),
+        reasoning_begin(&gen->thoughts, reasoning_opened(prompt->pieces, prompt->n_pieces),
                         o->begun, o->begun_bytes);
     calls_feed(&gen->reader, begun->length ? begun->bytes : "", begun->length, &gen->parts.text,
                &gen->parts.calls, o->stream);

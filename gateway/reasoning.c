@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const char tag_begin[] = "<think>", tag_end[] = "</think>", space_bytes[] = " \t\r\n\v\f";
+static const char space_bytes[] = " \t\r\n\v\f";
 
 static bool is_space(char byte)
 {
@@ -26,20 +26,26 @@ static size_t without_space(const char *bytes, size_t n)
     return n;
 }
 
-bool reasoning_is_opened(const struct prompt_piece *pieces, size_t n)
+const struct reasoning_tags *reasoning_opened(const struct prompt_piece *pieces, size_t n)
 {
     const struct prompt_piece *last = n ? &pieces[n - 1] : NULL;
-    size_t tag = sizeof tag_begin - 1;
     if (!last || last->kind != PROMPT_SPECIAL) /* somebody's words begin no reasoning */
-        return false;
+        return NULL;
     size_t bytes = without_space(last->text, last->bytes);
-    return bytes >= tag && memcmp(last->text + bytes - tag, tag_begin, tag) == 0;
+    for (unsigned i = 0; i < REASONING_TAGS; i++) {
+        size_t tag = strlen(reasoning_tags[i].begin);
+        if (bytes >= tag && memcmp(last->text + bytes - tag, reasoning_tags[i].begin, tag) == 0)
+            return &reasoning_tags[i];
+    }
+    return NULL;
 }
 
-void reasoning_begin(struct reasoning_reader *r, bool opened, const char *begun, size_t n)
+void reasoning_begin(struct reasoning_reader *r, const struct reasoning_tags *opened,
+                     const char *begun, size_t n)
 {
     struct text_buffer ignored = {0};
     r->state = opened ? REASONING_OPENED : REASONING_BEGIN;
+    r->tags = opened;
     if (n)
         reasoning_feed(r, begun, n, &ignored, &ignored);
     r->held.length = 0;
@@ -49,29 +55,37 @@ void reasoning_begin(struct reasoning_reader *r, bool opened, const char *begun,
 /* false: more has to come first. */
 static bool take_begin(struct reasoning_reader *r)
 {
-    size_t at = space_left(r->held.bytes, r->held.length), tag = sizeof tag_begin - 1,
-           n = r->held.length - at;
-    bool may_be = memcmp(r->held.bytes + at, tag_begin, n < tag ? n : tag) == 0;
-    if (may_be && n < tag)
-        return false;
-    if (may_be)
+    size_t at = space_left(r->held.bytes, r->held.length), n = r->held.length - at;
+    for (unsigned i = 0; i < REASONING_TAGS; i++) {
+        const struct reasoning_tags *tags = &reasoning_tags[i];
+        size_t tag = strlen(tags->begin);
+        if ((r->tags && r->tags != tags) ||
+            memcmp(r->held.bytes + at, tags->begin, n < tag ? n : tag) != 0)
+            continue;
+        if (n < tag)
+            return false;
         text_drop(&r->held, at + tag);
-    r->state = may_be || r->state == REASONING_OPENED ? REASONING_INSIDE : REASONING_OVER;
+        r->tags = tags;
+        break;
+    }
+    r->state = r->tags ? REASONING_INSIDE : REASONING_OVER;
     return true;
 }
 
 /* White space at its end waits until more reasoning follows it. */
 static bool take_inside(struct reasoning_reader *r, struct text_buffer *reasoning)
 {
+    const char *tag = r->tags->end;
+    size_t tag_bytes = strlen(tag);
     if (!r->began)
         text_drop(&r->held, space_left(r->held.bytes, r->held.length));
-    const char *found = memmem(r->held.bytes, r->held.length, tag_end, sizeof tag_end - 1);
+    const char *found = memmem(r->held.bytes, r->held.length, tag, tag_bytes);
     size_t end = found ? (size_t)(found - r->held.bytes)
-                       : r->held.length - text_begun(&r->held, tag_end, sizeof tag_end - 1),
+                       : r->held.length - text_begun(&r->held, tag, tag_bytes),
            sure = without_space(r->held.bytes, end);
     text_add(reasoning, r->held.bytes, sure);
     r->began |= sure > 0;
-    text_drop(&r->held, found ? end + sizeof tag_end - 1 : sure);
+    text_drop(&r->held, found ? end + tag_bytes : sure);
     if (found)
         r->state = REASONING_BEHIND;
     return found != NULL;

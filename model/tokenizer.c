@@ -62,7 +62,10 @@ static void read_specials(struct tokenizer *t, const struct gguf_file *file)
     t->unknown = read_special(t, file, "tokenizer.ggml.unknown_token_id", spm ? 0 : TOKEN_NONE);
     const uint32_t ends[] = {t->eos,
                              read_special(t, file, "tokenizer.ggml.eot_token_id", TOKEN_NONE),
-                             read_special(t, file, "tokenizer.ggml.eom_token_id", TOKEN_NONE)};
+                             read_special(t, file, "tokenizer.ggml.eom_token_id", TOKEN_NONE),
+                             read_special(t, file, "tokenizer.ggml.fim_pad_token_id", TOKEN_NONE),
+                             read_special(t, file, "tokenizer.ggml.fim_rep_token_id", TOKEN_NONE),
+                             read_special(t, file, "tokenizer.ggml.fim_sep_token_id", TOKEN_NONE)};
     for (unsigned i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (ends[i] != TOKEN_NONE)
             t->tokens[ends[i]].ends = true;

@@ -4,7 +4,7 @@
  * What: tokenizer.ggml.model "llama" (SentencePiece-style: scores decide merges, U+2581 for space,
  * byte tokens <0xXX> for what the vocabulary lacks, add_space_prefix), "gpt2" (byte-level BPE:
  * merges ranked, pre-tokenizer patterns through PCRE2 by tokenizer.ggml.pre; the names are in
- * README.md, another one is refused) and "gemma4" (ranked merges of characters, the rest as in
+ * docs/models.md, another one is refused) and "gemma4" (ranked merges of characters, the rest as in
  * "llama"). BOS/EOS ids outside the vocabulary mean "none". Ids equal those of the models' own
  * tokenizers, but for bytes that are no UTF-8: those are encoded as they are, one by one, so that
  * every text comes back.
@@ -34,7 +34,8 @@ uint32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
 uint64_t tokenizer_longest(const struct tokenizer *tokenizer);
 uint32_t tokenizer_bos(const struct tokenizer *tokenizer); /* TOKEN_NONE when there is none */
 uint32_t tokenizer_eos(const struct tokenizer *tokenizer);
-bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token); /* EOS, EOT, EOM */
+/* EOS, EOT, EOM, what stands between files, and tokens that docs/models.md names. */
+bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token);
 
 /* true when encoding puts a space before the text (add_space_prefix of a "llama" vocabulary). */
 bool tokenizer_adds_space_prefix(const struct tokenizer *tokenizer);
@@ -71,7 +72,16 @@ int tokenizer_encode_more(const struct tokenizer *tokenizer, const struct prompt
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, uint64_t length,
                      bool add_bos, uint32_t **tokens, uint64_t *count);
 
-/* Bytes of one token; special/control tokens give none. Valid while the tokenizer lives. */
+/* What stands around a model's reasoning in its answer. Where a vocabulary has these as control
+ * tokens they have bytes nevertheless: a reader of the answer needs the border. */
+struct reasoning_tags {
+    const char *begin, *end;
+};
+enum { REASONING_TAGS = 2 };
+extern const struct reasoning_tags reasoning_tags[REASONING_TAGS];
+
+/* Bytes of one token; special/control tokens give none, but reasoning_tags. Valid while the
+ * tokenizer lives. */
 struct gguf_string tokenizer_piece(const struct tokenizer *tokenizer, uint32_t token);
 /* The same, but control and unknown tokens as the vocabulary spells them. */
 struct gguf_string tokenizer_spelling(const struct tokenizer *tokenizer, uint32_t token);

@@ -39,6 +39,7 @@ struct token {
     uint8_t type;
     bool ends;         /* generation stops at it */
     bool strips_right; /* white space behind it in the text belongs to it */
+    bool is_reasoning_tag;
 };
 
 /* The marks (control, unknown and user-defined tokens) of one length, found by their first byte,

@@ -39,6 +39,12 @@
 #define AFTER_CASED   OTHER "[\\r\\n/]*|" S "*[\\r\\n]+|" TAIL
 #define DEEPSEEK_CJK  "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
 #define DEEPSEEK3_CJK "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+"
+/* a mark of a sentence ends a word */
+#define BLOOM " ?[^" WHITE "(|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
+#define YOUTU_SCRIPTS                                                                              \
+    "[\\x{ac00}-\\x{d7a3}\\x{3131}-\\x{318e}]+|[\\x{ff01}\\x{2026}\\x{201c}\\x{201d}\\x{2018}"     \
+    "\\x{2019}\\x{2014}\\x{ff1a}\\x{ff1b}\\x{ff0c}\\x{3001}-\\x{303f}\\x{fe30}-\\x{fe4f}]+|"       \
+    "[\\x{3105}-\\x{312f}]+|" DEEPSEEK3_CJK
 /* the list of cased letters that DeepSeek LLM's tokenizer.json spells out */
 #define DEEPSEEK_CASED                                                                             \
     "A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}"                 \
@@ -83,9 +89,19 @@ enum {
     FAMILY_DEEPSEEK_LLM,
     FAMILY_DEEPSEEK_CODER,
     FAMILY_DEEPSEEK3,
+    FAMILY_MINICPM5,
+    FAMILY_SEED_CODER,
+    FAMILY_BLOOM,
+    FAMILY_VIKING,
+    FAMILY_UFAKZEKA,
+    FAMILY_LAGUNA,
+    FAMILY_EXAONE_MOE,
+    FAMILY_SPARK,
+    FAMILY_YOUTU,
 };
 
-/* Sources: the tokenizer.json of the models; "default" is llama.cpp's for files that name none. */
+/* Sources: the tokenizer.json of the models; "default" is llama.cpp's for files that name none;
+ * from FAMILY_MINICPM5 on the patterns that llama.cpp has (src/llama-vocab.cpp). */
 static const struct family families[] = {
     [FAMILY_DEFAULT] = {{"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}, false, false},
     [FAMILY_GPT2] = {{GPT2}, false, false},
@@ -117,6 +133,28 @@ static const struct family families[] = {
                            "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" S "*[\\r\\n]+|" TAIL},
                           false,
                           false},
+    [FAMILY_MINICPM5] = {{"\\p{N}{1,3}", LLAMA3_LIKE(WORD, "\\p{N}+")}, true, false},
+    [FAMILY_SEED_CODER] = {{CONTRACTION "|" WORD "|\\p{N}|" OTHER "|" S "*[\\r\\n]+|" TAIL},
+                           false,
+                           false},
+    [FAMILY_BLOOM] = {{BLOOM}, false, false},
+    [FAMILY_VIKING] = {{BLOOM, "\\p{N}"}, false, false},
+    [FAMILY_UFAKZEKA] = {{WORD "|\\p{N}|" AFTER_WORD}, false, false},
+    [FAMILY_LAGUNA] = {{"[^\\n]+|\\n+", LLAMA3_LIKE(WORD, "\\p{N}")}, false, false},
+    /* words with one space between them are one pre-token */
+    [FAMILY_EXAONE_MOE] = {{CONTRACTION
+                            "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}\\p{M}*+(?: ?\\p{L}\\p{M}*+)*+"
+                            "|\\p{N}|" OTHER "[\\r\\n]?|" S "*[\\r\\n]+|" TAIL},
+                           false,
+                           false},
+    [FAMILY_SPARK] = {{"\\p{N}", DEEPSEEK3_CJK,
+                       "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+                       "| ?[\\p{P}\\p{S}]+|[\\r\\n]|" TAIL},
+                      false,
+                      false},
+    [FAMILY_YOUTU] = {{YOUTU_SCRIPTS, CASED_WORDS("(?:" CONTRACTION ")?") "|\\p{N}|" AFTER_CASED},
+                      true,
+                      false},
 };
 
 static const struct {
@@ -144,6 +182,7 @@ static const struct {
     {"codeshell", FAMILY_DIGITS},
     {"exaone", FAMILY_DIGITS},
     {"minerva-7b", FAMILY_DIGITS},
+    {"mellum2", FAMILY_DIGITS},
     {"falcon", FAMILY_FALCON},
     {"llama-bpe", FAMILY_LLAMA3},
     {"llama3", FAMILY_LLAMA3},
@@ -157,21 +196,43 @@ static const struct {
     {"smaug-bpe", FAMILY_LLAMA3_PLAIN},
     {"chatglm-bpe", FAMILY_LLAMA3_PLAIN},
     {"glm4", FAMILY_LLAMA3_WHOLE},
+    {"glm5", FAMILY_LLAMA3_WHOLE},
     {"qwen2", FAMILY_QWEN2},
     {"stablelm2", FAMILY_QWEN2},
     {"deepseek-r1-qwen", FAMILY_QWEN2},
     {"megrez", FAMILY_QWEN2},
     {"hunyuan", FAMILY_QWEN2},
     {"grok-2", FAMILY_QWEN2},
+    {"kormo", FAMILY_QWEN2},
+    {"f2llmv2", FAMILY_QWEN2},
+    {"solar-open", FAMILY_QWEN2},
+    {"bailingmoe", FAMILY_QWEN2},
+    {"bailingmoe2", FAMILY_QWEN2},
+    {"llada-moe", FAMILY_QWEN2},
     {"qwen35", FAMILY_QWEN35},
     {"tekken", FAMILY_TEKKEN},
     {"gpt-4o", FAMILY_GPT4O},
     {"llama4", FAMILY_GPT4O},
     {"kanana2", FAMILY_GPT4O},
+    {"talkie", FAMILY_GPT4O},
+    {"minimax-m2", FAMILY_GPT4O},
     {"deepseek-llm", FAMILY_DEEPSEEK_LLM},
     {"deepseek-coder", FAMILY_DEEPSEEK_CODER},
     {"deepseek-v3", FAMILY_DEEPSEEK3},
     {"hunyuan-dense", FAMILY_DEEPSEEK3},
+    {"joyai-llm", FAMILY_DEEPSEEK3},
+    {"hy_v4", FAMILY_DEEPSEEK3},
+    {"minicpm5", FAMILY_MINICPM5},
+    {"seed-coder", FAMILY_SEED_CODER},
+    {"bloom", FAMILY_BLOOM},
+    {"poro-chat", FAMILY_BLOOM},
+    {"gpt3-finnish", FAMILY_BLOOM},
+    {"viking", FAMILY_VIKING},
+    {"ufakzeka", FAMILY_UFAKZEKA},
+    {"laguna", FAMILY_LAGUNA},
+    {"exaone-moe", FAMILY_EXAONE_MOE},
+    {"spark2_5", FAMILY_SPARK},
+    {"youtu", FAMILY_YOUTU},
 };
 
 struct pre_tokenizer {

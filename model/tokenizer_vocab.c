@@ -95,13 +95,15 @@ static uint64_t decode_bpe(struct gguf_string text, char *out)
 static uint64_t write_piece(const struct tokenizer *t, const struct token *token, char *out)
 {
     int byte;
+    if (token->type == TOKEN_USER_DEFINED ||
+        (token->type == TOKEN_CONTROL && token->is_reasoning_tag)) {
+        memcpy(out, token->text.data, token->text.length);
+        return token->text.length;
+    }
     switch (token->type) {
     case TOKEN_NORMAL:
         return t->kind == TOKENIZER_BPE ? decode_bpe(token->text, out)
                                         : decode_spm(token->text, out);
-    case TOKEN_USER_DEFINED:
-        memcpy(out, token->text.data, token->text.length);
-        return token->text.length;
     case TOKEN_BYTE:
         byte = byte_of_text(token->text);
         if (byte < 0)
@@ -202,6 +204,11 @@ static const struct {
     {"[EOT]", true},
     {"[EOS]", true},
     {"<eos>", true},
+    {"<|return|>", true},
+    {"<|call|>", true},
+    {"<|calls|>", true},
+    {"<|flush|>", true},
+    {"[e~[", true},
     {DEEPSEEK_MARK("end", "of", "sentence"), true},
     /* between the files of a code model's training: what follows is another file's text */
     {"<|fim_pad|>", true},
@@ -226,17 +233,56 @@ static const struct {
     {DEEPSEEK_GAP("end"), false},
 };
 
+static bool has_token(const struct tokenizer *t, const char *text)
+{
+    return tokenizer_lookup(t, text, strlen(text)) != TOKEN_NONE;
+}
+
+/* In Gemma's vocabularies </s> is a tag of HTML. */
+static bool is_html(const struct tokenizer *t, const char *text, uint32_t token)
+{
+    return strcmp(text, "</s>") == 0 &&
+           (t->tokens[token].type == TOKEN_NORMAL || has_token(t, "<end_of_turn>") ||
+            has_token(t, "<|tool_response>"));
+}
+
+/* Where these tokens are (gpt-oss, Solar Open) <|end|> ends a part of an answer, not all of it. */
+static bool has_parts(const struct tokenizer *t)
+{
+    return (has_token(t, "<|return|>") && has_token(t, "<|call|>")) ||
+           (has_token(t, "<|flush|>") && has_token(t, "<|calls|>"));
+}
+
 static void mark_controls(struct tokenizer *t)
 {
+    bool parts = has_parts(t);
     for (unsigned i = 0; i < sizeof control_texts / sizeof control_texts[0]; i++) {
         const char *text = control_texts[i].text;
         uint32_t token = tokenizer_lookup(t, text, strlen(text));
-        /* in Gemma's vocabulary </s> is a tag of HTML */
-        if (token == TOKEN_NONE ||
-            (strcmp(text, "</s>") == 0 && t->tokens[token].type == TOKEN_NORMAL))
+        if (token == TOKEN_NONE || is_html(t, text, token))
             continue;
-        t->tokens[token].ends = control_texts[i].ends;
+        t->tokens[token].ends = control_texts[i].ends && !(parts && strcmp(text, "<|end|>") == 0);
         t->tokens[token].type = TOKEN_CONTROL;
+    }
+}
+
+const struct reasoning_tags reasoning_tags[REASONING_TAGS] = {
+    {"<think>", "</think>"},
+    {"[THINK]", "[/THINK]"}, /* Mistral's, control tokens of its vocabularies */
+};
+
+static void mark_reasoning_tag(struct tokenizer *t, const char *text)
+{
+    uint32_t token = tokenizer_lookup(t, text, strlen(text));
+    if (token != TOKEN_NONE)
+        t->tokens[token].is_reasoning_tag = true;
+}
+
+static void mark_reasoning_tags(struct tokenizer *t)
+{
+    for (unsigned i = 0; i < REASONING_TAGS; i++) {
+        mark_reasoning_tag(t, reasoning_tags[i].begin);
+        mark_reasoning_tag(t, reasoning_tags[i].end);
     }
 }
 
@@ -292,6 +338,7 @@ int tokenizer_read_vocab(struct tokenizer *t, const struct gguf_file *file, stru
     if (rc)
         return rc;
     mark_controls(t);
+    mark_reasoning_tags(t);
     find_byte_symbols(t);
     write_pieces(t);
     return 0;

@@ -41,7 +41,7 @@ static void check_refusal(const struct api_error *error)
 }
 
 /* A text, in two pieces and whole: the same is reasoning. */
-static void check_reasoning(const char *text, size_t bytes, bool opened)
+static void check_reasoning(const char *text, size_t bytes, const struct reasoning_tags *opened)
 {
     struct text_buffer reasoning[2] = {{0}}, rest[2] = {{0}};
     for (unsigned i = 0; i < 2; i++) {
@@ -73,8 +73,9 @@ static void check_stops(const struct order *o, const char *text, size_t bytes)
     if (!stop_feed(&matcher, text, bytes / 2, &out) &&
         !stop_feed(&matcher, text + bytes / 2, bytes - bytes / 2, &out))
         stop_flush(&matcher, &out);
-    check_reasoning(text, bytes, false);
-    check_reasoning(text, bytes, true);
+    check_reasoning(text, bytes, NULL);
+    for (unsigned i = 0; i < REASONING_TAGS; i++)
+        check_reasoning(text, bytes, &reasoning_tags[i]);
     for (unsigned i = 0; i < o->n_stops && out.length; i++)
         must(!memmem(out.bytes, out.length, o->stops[i].text, o->stops[i].bytes));
     answer_chunk(&json, &head, out.length ? out.bytes : "", out.length, NULL);

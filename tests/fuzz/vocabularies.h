@@ -9,8 +9,10 @@
 
 /* tokenizer.ggml.pre of a family each (model/tokenizer_pre.c) */
 static const char *const pre_names[] = {
-    "default", "gpt-2",  "starcoder", "falcon", "llama-bpe",    "smaug-bpe",      "glm4",
-    "qwen2",   "qwen35", "tekken",    "gpt-4o", "deepseek-llm", "deepseek-coder", "deepseek-v3"};
+    "default",        "gpt-2",       "starcoder",  "falcon",     "llama-bpe", "smaug-bpe",
+    "glm4",           "qwen2",       "qwen35",     "tekken",     "gpt-4o",    "deepseek-llm",
+    "deepseek-coder", "deepseek-v3", "minicpm5",   "seed-coder", "bloom",     "viking",
+    "ufakzeka",       "laguna",      "exaone-moe", "spark2_5",   "youtu"};
 #define VOCABULARY_SPM (sizeof pre_names / sizeof *pre_names)
 #define N_VOCABULARIES (VOCABULARY_SPM + 1)
 

@@ -22,7 +22,7 @@
 
 /* How an answer begins: by the template, and with what has been said of it. */
 struct beginning {
-    bool opened;
+    const struct reasoning_tags *opened;
     const char *begun;
 };
 
@@ -71,7 +71,8 @@ static void splits(struct beginning how, const char *answer, const char *wanted)
     expect(how, answer, ends, wanted);
 }
 
-static const struct beginning plain = {false, ""}, opened = {true, ""};
+static const struct beginning plain = {NULL, ""}, opened = {&reasoning_tags[0], ""},
+                              mistral = {&reasoning_tags[1], ""};
 
 static void test_an_answer_that_begins_with_a_thought(void **state)
 {
@@ -115,15 +116,32 @@ static void test_a_template_that_begins_with_one(void **state)
     splits(opened, "</think> Two.", "|Two.");
 }
 
+/* The tag that ends reasoning is the one that belongs to its first. */
+static void test_the_tags_of_mistral(void **state)
+{
+    (void)state;
+    splits(plain, "[THINK]\nOne [1].\n[/THINK]\nTwo.", "One [1].|Two.");
+    splits(plain, "[THINK]a</think> [/THIN [/THINK]b", "a</think> [/THIN|b");
+    splits(plain, "<think>a[/THINK]</think>b", "a[/THINK]|b");
+    splits(plain, "[THINK]a</think>", "a</think>|");
+    splits(plain, "[THIN] [/THINK]", "|[THIN] [/THINK]");
+    splits(plain, "[1, 2]", "|[1, 2]");
+    splits(plain, "[THINK]a[/THINK][THINK]b", "a|[THINK]b");
+    splits(mistral, "One.[/THINK]Two.", "One.|Two.");
+    splits(mistral, "[THINK]One.</think>[/THINK]Two.", "One.</think>|Two.");
+    splits(mistral, "<think>One.[/THINK]Two.", "<think>One.|Two.");
+    splits((struct beginning){NULL, "[THINK]One"}, " more[/THINK]Two.", " more|Two.");
+}
+
 static void test_an_answer_that_goes_on(void **state)
 {
     (void)state;
-    splits((struct beginning){false, "Two"}, " <think>and", "| <think>and");
-    splits((struct beginning){false, "<think>One"}, " more</think> Two.", " more|Two.");
-    splits((struct beginning){false, "<think>One</think>"}, "\n\nTwo.", "|Two.");
-    splits((struct beginning){false, "<think>One</think> T"}, " wo.", "| wo.");
-    splits((struct beginning){true, "One"}, " more</think>Two.", " more|Two.");
-    splits((struct beginning){true, "One</think>Two"}, " three", "| three");
+    splits((struct beginning){NULL, "Two"}, " <think>and", "| <think>and");
+    splits((struct beginning){NULL, "<think>One"}, " more</think> Two.", " more|Two.");
+    splits((struct beginning){NULL, "<think>One</think>"}, "\n\nTwo.", "|Two.");
+    splits((struct beginning){NULL, "<think>One</think> T"}, " wo.", "| wo.");
+    splits((struct beginning){opened.opened, "One"}, " more</think>Two.", " more|Two.");
+    splits((struct beginning){opened.opened, "One</think>Two"}, " three", "| three");
 }
 
 static void test_a_reader_that_was_not_begun(void **state)
@@ -145,7 +163,7 @@ static void test_nothing_waits_longer_than_it_must(void **state)
     (void)state;
     struct reasoning_reader reader = {0};
     struct text_buffer reasoning = {0}, text = {0};
-    reasoning_begin(&reader, false, "", 0);
+    reasoning_begin(&reader, NULL, "", 0);
     reasoning_feed(&reader, "<think>\nOne, <", 14, &reasoning, &text);
     assert_int_equal(reasoning.length, 4);
     reasoning_feed(&reader, " two </t", 8, &reasoning, &text);
@@ -159,18 +177,19 @@ static void test_nothing_waits_longer_than_it_must(void **state)
 
 /* ---- random texts ---- */
 
-/* Of the whole text: REASONING|TEXT. */
-static void oracle(bool is_opened, const char *answer, char *out)
+/* Of the whole text: REASONING|TEXT. tags: those of the reasoning that is open, or NULL. */
+static void oracle(const struct reasoning_tags *tags, const char *answer, char *out)
 {
     const char *at = answer + strspn(answer, SPACE), *end;
-    bool tag = strncmp(at, "<think>", 7) == 0;
-    if (!tag && !is_opened) {
+    bool thinks = strncmp(at, "<think>", 7) == 0 && tags != &reasoning_tags[1],
+         brackets = strncmp(at, "[THINK]", 7) == 0 && tags != &reasoning_tags[0];
+    if (!thinks && !brackets && !tags) {
         sprintf(out, "|%s", answer);
         return;
     }
-    at += tag ? 7 : 0;
+    at += thinks || brackets ? 7 : 0;
     at += strspn(at, SPACE);
-    end = strstr(at, "</think>");
+    end = strstr(at, brackets || tags == &reasoning_tags[1] ? "[/THINK]" : "</think>");
     size_t n = end ? (size_t)(end - at) : strlen(at);
     while (n && strchr(SPACE, at[n - 1]))
         n--;
@@ -180,8 +199,9 @@ static void oracle(bool is_opened, const char *answer, char *out)
 static void test_as_a_search_of_the_whole_text(void **state)
 {
     (void)state;
-    static const char *const words[] = {"<think>", "</think>", " ",  "\n",   "a",  "b",
-                                        "<",       "</",       "th", "ink>", "\v", "<think"};
+    static const char *const words[] = {"<think>", "</think>", " ",       "\n",       "a",
+                                        "b",       "<",        "</",      "th",       "ink>",
+                                        "\v",      "<think",   "[THINK]", "[/THINK]", "[/"};
     const char *given = getenv("HILL_TEST_SEED");
     unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : 17, reasoned = 0, texts = 0;
     print_message("HILL_TEST_SEED=%u\n", seed);
@@ -191,20 +211,21 @@ static void test_as_a_search_of_the_whole_text(void **state)
             strcat(answer, words[(unsigned)rand_r(&seed) % (sizeof words / sizeof *words)]);
         for (unsigned i = 0; i < sizeof ends; i++)
             ends[i] = rand_r(&seed) % 3 == 0;
-        bool is_opened = rand_r(&seed) % 2;
-        oracle(is_opened, answer, wanted);
+        int open = rand_r(&seed) % 4;
+        const struct beginning how = {open < REASONING_TAGS ? &reasoning_tags[open] : NULL, ""};
+        oracle(how.opened, answer, wanted);
         reasoned += wanted[0] != '|';
         texts += !strchr("|", wanted[0]) && strchr(wanted, '|')[1];
-        expect((struct beginning){is_opened, ""}, answer, ends, wanted);
+        expect(how, answer, ends, wanted);
         memset(ends, 1, sizeof ends);
-        expect((struct beginning){is_opened, ""}, answer, ends, wanted);
+        expect(how, answer, ends, wanted);
     }
     assert_true(reasoned > ROUNDS / 10 && texts > ROUNDS / 20);
 }
 
 /* ---- prompts ---- */
 
-static bool opens(const char *format_name, const char *question)
+static const struct reasoning_tags *opens(const char *format_name, const char *question)
 {
     const struct chat_vocabulary vocabulary = {"<bos>", "<eos>", 0};
     const struct chat_message message = {
@@ -217,7 +238,7 @@ static bool opens(const char *format_name, const char *question)
             format = &chat_formats[i];
     assert_non_null(format);
     assert_int_equal(chat_render(&prompt, format, &vocabulary, &message, 1, &why), 0);
-    bool found = reasoning_is_opened(prompt.pieces, prompt.n_pieces);
+    const struct reasoning_tags *found = reasoning_opened(prompt.pieces, prompt.n_pieces);
     chat_prompt_finish(&prompt);
     return found;
 }
@@ -225,18 +246,20 @@ static bool opens(const char *format_name, const char *question)
 static void test_prompts_that_end_inside_a_thought(void **state)
 {
     (void)state;
-    assert_true(opens("deepseek-1", "q"));
-    assert_true(opens("chatml-10", "q"));
-    assert_false(opens("deepseek-5", "q")); /* it ends with <think>\n</think> */
-    assert_false(opens("deepseek-3", "q"));
-    assert_false(opens("chatml-1", "<think>"));
+    assert_ptr_equal(opens("deepseek-1", "q"), &reasoning_tags[0]);
+    assert_ptr_equal(opens("chatml-10", "q"), &reasoning_tags[0]);
+    assert_null(opens("deepseek-5", "q")); /* it ends with <think>\n</think> */
+    assert_null(opens("deepseek-3", "q"));
+    assert_null(opens("chatml-1", "<think>"));
     const struct prompt_piece words = {"<think>", 7, PROMPT_LITERAL},
                               own[] = {words, {"<think>\n\n", 9, PROMPT_SPECIAL}},
+                              of_mistral = {"[/INST][THINK]", 14, PROMPT_SPECIAL},
                               short_one = {"think>", 6, PROMPT_SPECIAL};
-    assert_false(reasoning_is_opened(&words, 1)); /* a person's */
-    assert_true(reasoning_is_opened(own, 2));
-    assert_false(reasoning_is_opened(&short_one, 1));
-    assert_false(reasoning_is_opened(own, 0));
+    assert_null(reasoning_opened(&words, 1)); /* a person's */
+    assert_ptr_equal(reasoning_opened(own, 2), &reasoning_tags[0]);
+    assert_ptr_equal(reasoning_opened(&of_mistral, 1), &reasoning_tags[1]);
+    assert_null(reasoning_opened(&short_one, 1));
+    assert_null(reasoning_opened(own, 0));
 }
 
 int main(void)
@@ -246,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_an_answer_without_one_stays),
         cmocka_unit_test(test_one_that_is_cut_is_reasoning),
         cmocka_unit_test(test_a_template_that_begins_with_one),
+        cmocka_unit_test(test_the_tags_of_mistral),
         cmocka_unit_test(test_an_answer_that_goes_on),
         cmocka_unit_test(test_a_reader_that_was_not_begun),
         cmocka_unit_test(test_nothing_waits_longer_than_it_must),

@@ -127,6 +127,126 @@ static void llama_bpe_takes_whole_tokens_and_adds_bos(void **state)
     tokenizer_close(t);
 }
 
+/* ---- pre-tokens, seen whole ----------------------------------------------------------------- */
+
+enum { SPLIT_BYTES = 40, SPLIT_MERGES = (SPLIT_BYTES + 1) * SPLIT_BYTES * (SPLIT_BYTES - 1) / 6 };
+
+/* Every part of the text is a token, and any two parts that touch merge: each pre-token becomes one
+ * token. */
+static struct tokenizer *open_merging(const char *pre, const char *text)
+{
+    static char *more[SPLIT_BYTES * SPLIT_BYTES / 2], *merges[SPLIT_MERGES];
+    char spelt[2 * SPLIT_BYTES + 4] = "";
+    int at[SPLIT_BYTES + 1] = {0}, n = (int)strlen(text);
+    uint64_t n_more = 0, n_merges = 0;
+    assert_true(n <= SPLIT_BYTES);
+    for (int i = 0; i < n; i++) {
+        spell_byte((uint8_t)text[i], spelt + at[i]);
+        at[i + 1] = (int)strlen(spelt);
+    }
+    for (int start = 0; start < n; start++)
+        for (int end = start + 2; end <= n; end++) {
+            assert_true(asprintf(&more[n_more++], "%.*s", at[end] - at[start], spelt + at[start]) >
+                        0);
+            for (int middle = start + 1; middle < end; middle++)
+                assert_true(asprintf(&merges[n_merges++], "%.*s %.*s", at[middle] - at[start],
+                                     spelt + at[start], at[end] - at[middle],
+                                     spelt + at[middle]) > 0);
+        }
+    struct tokenizer *t =
+        open_bpe(pre, (const char *const *)more, n_more, (const char *const *)merges, n_merges);
+    while (n_more)
+        free(more[--n_more]);
+    while (n_merges)
+        free(merges[--n_merges]);
+    return t;
+}
+
+/* The pre-tokens of the text that these make, one after the other. */
+static void check_split(const char *pre, const char *const *expected)
+{
+    char text[SPLIT_BYTES + 1] = "";
+    uint32_t *ids;
+    uint64_t count, i = 0;
+    for (const char *const *one = expected; *one; one++) {
+        assert_true(strlen(text) + strlen(*one) <= SPLIT_BYTES);
+        strcat(text, *one);
+    }
+    struct tokenizer *t = open_merging(pre, text);
+    assert_int_equal(tokenizer_encode(t, text, strlen(text), false, &ids, &count), 0);
+    for (; i < count && expected[i]; i++) {
+        struct gguf_string piece = tokenizer_piece(t, ids[i]);
+        if (piece.length != strlen(expected[i]) ||
+            memcmp(piece.data, expected[i], piece.length) != 0)
+            fail_msg("%s: pre-token %lu is '%.*s', not '%s'", pre, (unsigned long)i,
+                     (int)piece.length, piece.data, expected[i]);
+    }
+    assert_true(i == count && !expected[i]);
+    free(ids);
+    tokenizer_close(t);
+}
+#define CHECK_SPLIT(pre, ...) check_split(pre, (const char *const[]){__VA_ARGS__, NULL})
+
+/* As Python's module regex splits by the patterns in llama.cpp. */
+static void families_split_as_their_patterns(void **state)
+{
+    (void)state;
+    CHECK_SPLIT("qwen2", "a", " ", " ", "1", "2", "'s", "!\n", " b", "'S", " \n\n", "c");
+    CHECK_SPLIT("minicpm5", "a", "  ", "123", "4", "'s", "!\n", " b", "'S");
+    CHECK_SPLIT("seed-coder", "don", "'T", " a", "+b", "!", "\n\n", " x", "1", "2");
+    CHECK_SPLIT("viking", "Hei", ",", " maailma", "(", "1", ")", " ab", "1", "2", " c", "\u2026",
+                "x's", "  \n");
+    CHECK_SPLIT("bloom", "Hei", ",", " maailma", "(", "1", ")", " ab12", " c", "\u060c", "x's",
+                "! ", " d");
+    CHECK_SPLIT("ufakzeka", "Ali", "'de", " ", "1", "2", "!\n", "'S");
+    CHECK_SPLIT("laguna", "a", " ", "\n\n", " b", "'s", " ", "\n");
+    CHECK_SPLIT("exaone-moe", "the cat", "'s", " ", "1", "2", " e\u0301 x", "/\n", " \n", "a b",
+                " ", " c");
+    CHECK_SPLIT("spark2_5", "ab", ".cd", " ", "1", "2", "\n", "\n", " ", " x", "(", "\u6f22\u5b57");
+    CHECK_SPLIT("youtu", "\ud55c\uad6d", "\u3001", "\u6f22\u5b57", "ab", "C's", "1", "2", "!/\n");
+}
+
+static void names_split_as_the_one_they_equal(void **state)
+{
+    static const char *const equal[][2] = {{"kormo", "qwen2"},           {"f2llmv2", "qwen2"},
+                                           {"solar-open", "qwen2"},      {"bailingmoe", "qwen2"},
+                                           {"bailingmoe2", "qwen2"},     {"llada-moe", "qwen2"},
+                                           {"mellum2", "smollm"},        {"glm5", "glm4"},
+                                           {"talkie", "gpt-4o"},         {"minimax-m2", "gpt-4o"},
+                                           {"joyai-llm", "deepseek-v3"}, {"hy_v4", "deepseek-v3"},
+                                           {"poro-chat", "bloom"},       {"gpt3-finnish", "bloom"}};
+    static const char text[] = "aB's 1234+c'S  (\n \n.d/\n!";
+    (void)state;
+    for (unsigned i = 0; i < sizeof equal / sizeof equal[0]; i++) {
+        uint32_t *ids[2];
+        uint64_t count[2];
+        for (int side = 0; side < 2; side++) {
+            struct tokenizer *t = open_merging(equal[i][side], text);
+            assert_int_equal(
+                tokenizer_encode(t, text, strlen(text), true, &ids[side], &count[side]), 0);
+            tokenizer_close(t);
+        }
+        assert_int_equal(count[0], count[1]);
+        assert_memory_equal(ids[0], ids[1], count[0] * sizeof *ids[0]);
+        free(ids[0]);
+        free(ids[1]);
+    }
+}
+
+static void some_take_whole_tokens_without_a_merge(void **state)
+{
+    static const char *const whole[] = {"glm5", "minicpm5", "youtu"}, *const more[] = {"abc"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct tokenizer *t = open_bpe(whole[i], more, 1, NULL, 0);
+        CHECK_IDS(t, "abc", true, 256);
+        tokenizer_close(t);
+    }
+    struct tokenizer *t = open_bpe("seed-coder", more, 1, NULL, 0);
+    CHECK_IDS(t, "abc", true, 'a', 'b', 'c');
+    tokenizer_close(t);
+}
+
 static void unknown_pre_tokenizer_is_refused_by_name(void **state)
 {
     struct gguf_file *file;
@@ -176,6 +296,71 @@ static void tokens_that_end_an_answer_are_known_by_their_text(void **state)
     struct tokenizer *t = open_tokenizer(&w, &why);
     for (uint32_t i = 0; i < 9; i++)
         assert_int_equal(tokenizer_is_end(t, 256 + i), i != 6 && i != 7);
+    tokenizer_close(t);
+}
+
+static void end_tokens(const char *const *more, uint64_t n, const bool *ends)
+{
+    struct hill_why why;
+    struct writer w = writer_new();
+    byte_vocabulary(&w, "gpt-2", more, n, NULL, 0);
+    key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 256 + n);
+    for (uint64_t i = 0; i < 256 + n; i++)
+        put_u32(&w.values, i < 256 ? 1 : 4);
+    struct tokenizer *t = open_tokenizer(&w, &why);
+    for (uint32_t i = 0; i < n; i++)
+        if (tokenizer_is_end(t, 256 + i) != ends[i])
+            fail_msg("'%s' %s", more[i], ends[i] ? "does not end an answer" : "ends an answer");
+    tokenizer_close(t);
+}
+
+/* Where a token's text means another thing in one family than in all others. */
+static void what_else_is_in_the_vocabulary_says_what_ends(void **state)
+{
+    static const char *const llama[] = {"</s>", "<|end|>", "<|return|>", "[e~[", "<|flush|>"},
+                             *const gemma[] = {"</s>", "<end_of_turn>"},
+                             *const gemma4[] = {"</s>", "<|tool_response>", "<turn|>"},
+                             *const gpt_oss[] = {"<|end|>", "<|return|>", "<|call|>"},
+                             *const solar[] = {"<|end|>", "<|flush|>", "<|calls|>"};
+    (void)state;
+    end_tokens(llama, 5, (const bool[]){true, true, true, true, true});
+    end_tokens(gemma, 2, (const bool[]){false, true});
+    end_tokens(gemma4, 3, (const bool[]){false, true, true});
+    end_tokens(gpt_oss, 3, (const bool[]){false, true, true});
+    end_tokens(solar, 3, (const bool[]){false, true, true});
+}
+
+/* A tag of HTML in Gemma's answer is text, and is typed as any other. */
+static void html_of_gemma_is_text(void **state)
+{
+    static const char *const more[] = {"<s>", "</s>", "<end_of_turn>"};
+    struct hill_why why;
+    (void)state;
+    struct writer w = writer_new();
+    byte_vocabulary(&w, "gpt-2", more, 3, NULL, 0);
+    key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 259);
+    for (int i = 0; i < 259; i++)
+        put_u32(&w.values, i < 256 ? 1 : 4);
+    struct tokenizer *t = open_tokenizer(&w, &why);
+    CHECK_IDS(t, "<s>a</s>", false, 256, 'a', 257);
+    check_round_trip(t, "<s>a</s>", 8);
+    tokenizer_close(t);
+}
+
+static void tokens_between_files_end_an_answer(void **state)
+{
+    static const char *const more[] = {"<pad>", "<repo>", "<sep>", "<pre>"};
+    struct hill_why why;
+    (void)state;
+    struct writer w = writer_new();
+    byte_vocabulary(&w, "gpt-2", more, 4, NULL, 0);
+    key_u32(&w, "tokenizer.ggml.fim_pad_token_id", 256);
+    key_u32(&w, "tokenizer.ggml.fim_rep_token_id", 257);
+    key_u32(&w, "tokenizer.ggml.fim_sep_token_id", 258);
+    key_u32(&w, "tokenizer.ggml.fim_pre_token_id", 259);
+    struct tokenizer *t = open_tokenizer(&w, &why);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(tokenizer_is_end(t, 256 + i), i != 3);
     tokenizer_close(t);
 }
 
@@ -320,7 +505,8 @@ static void any_bytes_survive_a_round_trip(void **state)
 {
     static const char *const more[] = {"ab", "abc", "\xC3\x83\xC2\xA9", "12"};
     static const char *const merges[] = {"a b", "ab c", "\xC3\x83 \xC2\xA9", "1 2"};
-    static const char *const pre[] = {"gpt-2", "llama-bpe", "qwen2", "default", "starcoder"};
+    static const char *const pre[] = {"gpt-2",     "llama-bpe", "qwen2",      "default",
+                                      "starcoder", "viking",    "exaone-moe", "youtu"};
     uint64_t random = test_seed();
     char text[600];
     (void)state;
@@ -337,6 +523,7 @@ static void long_texts_take_no_quadratic_time(void **state)
 {
     static const char *const more[] = {"aa", "aaaa", "aaaaaaaa", "\xC4\xA0\xC4\xA0"};
     static const char *const merges[] = {"a a", "aa aa", "aaaa aaaa", "\xC4\xA0 \xC4\xA0"};
+    static const char *const pre[] = {"llama-bpe", "viking", "exaone-moe", "spark2_5"};
     enum { BYTES = 1 << 20 };
     char *text = malloc(BYTES);
     uint32_t *ids;
@@ -344,16 +531,18 @@ static void long_texts_take_no_quadratic_time(void **state)
     (void)state;
     assert_non_null(text);
     alarm(120);
-    struct tokenizer *t = open_bpe("llama-bpe", more, 4, merges, 4);
-    memset(text, 'a', BYTES);
-    assert_int_equal(tokenizer_encode(t, text, BYTES, false, &ids, &count), 0);
-    assert_int_equal(count, BYTES / 8);
-    free(ids);
-    memset(text, ' ', BYTES);
-    assert_int_equal(tokenizer_encode(t, text, BYTES, false, &ids, &count), 0);
-    assert_int_equal(count, BYTES / 2);
-    free(ids);
-    tokenizer_close(t);
+    for (unsigned i = 0; i < sizeof pre / sizeof pre[0]; i++) {
+        struct tokenizer *t = open_bpe(pre[i], more, 4, merges, 4);
+        memset(text, 'a', BYTES);
+        assert_int_equal(tokenizer_encode(t, text, BYTES, false, &ids, &count), 0);
+        assert_int_equal(count, BYTES / 8);
+        free(ids);
+        memset(text, ' ', BYTES);
+        assert_int_equal(tokenizer_encode(t, text, BYTES, false, &ids, &count), 0);
+        assert_int_equal(count, BYTES / 2);
+        free(ids);
+        tokenizer_close(t);
+    }
     alarm(0);
     free(text);
 }
@@ -368,9 +557,15 @@ int main(void)
         cmocka_unit_test(pre_tokenizers_cut_numbers_differently),
         cmocka_unit_test(pre_tokenizers_cut_contractions_and_spaces),
         cmocka_unit_test(llama_bpe_takes_whole_tokens_and_adds_bos),
+        cmocka_unit_test(families_split_as_their_patterns),
+        cmocka_unit_test(names_split_as_the_one_they_equal),
+        cmocka_unit_test(some_take_whole_tokens_without_a_merge),
         cmocka_unit_test(unknown_pre_tokenizer_is_refused_by_name),
         cmocka_unit_test(no_pre_tokenizer_is_the_default_with_a_warning),
         cmocka_unit_test(tokens_that_end_an_answer_are_known_by_their_text),
+        cmocka_unit_test(what_else_is_in_the_vocabulary_says_what_ends),
+        cmocka_unit_test(html_of_gemma_is_text),
+        cmocka_unit_test(tokens_between_files_end_an_answer),
         cmocka_unit_test(special_tokens_outside_the_vocabulary_are_none),
         cmocka_unit_test(user_defined_tokens_are_cut_out_longest_first),
         cmocka_unit_test(byte_without_any_token_is_refused),

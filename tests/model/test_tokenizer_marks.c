@@ -110,6 +110,39 @@ static void bos_comes_once(void **state)
     tokenizer_close(t);
 }
 
+/* The border of a model's reasoning is text of its answer, and a control token in a prompt. */
+static void tags_of_reasoning_are_said_but_not_typed(void **state)
+{
+    enum { THINK = 256, THINK_END, INST, END };
+    static const char *const more[] = {"[THINK]", "[/THINK]", "[INST]", "</s>"};
+    static const char *const said[] = {"[THINK]", "[/THINK]", "", ""};
+    struct hill_why why;
+    struct detokenizer stream;
+    char out[64];
+    (void)state;
+    struct writer w = writer_new();
+    byte_vocabulary(&w, "tekken", more, 4, NULL, 0);
+    key_u32(&w, "tokenizer.ggml.eos_token_id", END);
+    key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 260);
+    for (uint32_t i = 0; i < 260; i++)
+        put_u32(&w.values, i < 256 ? 1 : 3);
+    struct tokenizer *t = open_tokenizer(&w, &why);
+    detokenizer_init(&stream, t, true);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint64_t n = detokenizer_push(&stream, THINK + i, out);
+        assert_int_equal(n, strlen(said[i]));
+        assert_memory_equal(out, said[i], n);
+        assert_int_equal(tokenizer_spelling(t, THINK + i).length, strlen(more[i]));
+        assert_int_equal(tokenizer_is_end(t, THINK + i), i == 3);
+    }
+    const struct prompt_piece own[] = {PIECE("[THINK]a[/THINK]", PROMPT_SPECIAL)};
+    CHECK(t, own, THINK, 'a', THINK_END);
+    const struct prompt_piece words[] = {PIECE("[THINK]", PROMPT_TEXT), PIECE("[/", PROMPT_LITERAL),
+                                         PIECE("THINK]", PROMPT_SPECIAL)};
+    CHECK(t, words, '[', 'T', 'H', 'I', 'N', 'K', ']', '[', '/', 'T', 'H', 'I', 'N', 'K', ']');
+    tokenizer_close(t);
+}
+
 static void literal_pieces_never_make_a_control_token(void **state)
 {
     static const char *const bits[] = {"<|im_start|>", "<|im_end|>", "<s>", "<unk>", "<|im_",
@@ -181,6 +214,7 @@ int main(void)
         cmocka_unit_test(a_person_cannot_end_its_turn),
         cmocka_unit_test(pieces_are_one_text),
         cmocka_unit_test(bos_comes_once),
+        cmocka_unit_test(tags_of_reasoning_are_said_but_not_typed),
         cmocka_unit_test(literal_pieces_never_make_a_control_token),
         cmocka_unit_test(phi_3_takes_the_space_behind_its_marks),
     };

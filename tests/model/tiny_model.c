@@ -4,9 +4,9 @@
  */
 #include "tests/model/tiny_model.h"
 
-/* GPT-2's spelling of a byte, worked from its definition: printable Latin-1 stands for itself, the
- * rest follows from U+0100 on in byte order. */
-static void spell_byte(int byte, char out[4])
+/* Worked from its definition: printable Latin-1 stands for itself, the rest follows from U+0100 on
+ * in byte order. */
+void spell_byte(int byte, char out[4])
 {
     int others = 0, code_point = byte;
     for (int b = 0; b <= byte; b++) {

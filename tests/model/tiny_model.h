@@ -15,6 +15,9 @@ enum {
     TINY_VOCAB = 258
 };
 
+/* GPT-2's spelling of a byte, with a NUL. */
+void spell_byte(int byte, char out[4]);
+
 /* The 256 bytes in order (id = byte), then the texts in more. merges NULL: the key is left out. */
 void byte_vocabulary(struct writer *w, const char *pre, const char *const *more, uint64_t n_more,
                      const char *const *merges, uint64_t n_merges);
