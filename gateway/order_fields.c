@@ -11,6 +11,7 @@
 #define GRAMMAR   "answers are held to no grammar or schema (see response_format)"
 #define LOGPROBS  "the pipeline tells of the chosen token alone, of no alternatives"
 #define TEXT_ONLY "the model reads and writes text alone"
+#define UNTIMED   "an answer has no limit of time"
 
 #define AT(member) offsetof(struct order, member)
 
@@ -72,6 +73,15 @@ static const struct order_field fields[] = {
     {"response_fields", ALL, FIELD_IGNORED, NULL, NULL},
     {"n_indent", ALL, FIELD_IGNORED, NULL, NULL},
     {"parallel_tool_calls", ORDER_CHAT, FIELD_IGNORED, NULL, NULL},
+    /* of the sampler's steps that are not served: what turns one on is refused below */
+    {"dynatemp_exponent", ALL, FIELD_IGNORED, NULL, NULL},
+    {"dry_base", ALL, FIELD_IGNORED, NULL, NULL},
+    {"dry_allowed_length", ALL, FIELD_IGNORED, NULL, NULL},
+    {"dry_penalty_last_n", ALL, FIELD_IGNORED, NULL, NULL},
+    {"dry_sequence_breakers", ALL, FIELD_IGNORED, NULL, NULL},
+    {"xtc_threshold", ALL, FIELD_IGNORED, NULL, NULL},
+    {"mirostat_tau", ALL, FIELD_IGNORED, NULL, NULL},
+    {"mirostat_eta", ALL, FIELD_IGNORED, NULL, NULL},
     /* refused, unless they ask for nothing */
     {"n", ALL, FIELD_REFUSED, "[1]", "one answer a request is served"},
     {"best_of", ORDER_COMPLETION, FIELD_REFUSED, "[1]", "one answer a request is served"},
@@ -87,6 +97,10 @@ static const struct order_field fields[] = {
     {"dynatemp_range", ALL, FIELD_REFUSED, "[0]", SAMPLER},
     {"dry_multiplier", ALL, FIELD_REFUSED, "[0]", SAMPLER},
     {"xtc_probability", ALL, FIELD_REFUSED, "[0]", SAMPLER},
+    {"top_n_sigma", ALL, FIELD_REFUSED, "[-1, 0]", SAMPLER},
+    {"min_keep", ALL, FIELD_REFUSED, "[0]", SAMPLER},
+    {"t_max_prompt_ms", GENERATES, FIELD_REFUSED, "[0, -1]", UNTIMED},
+    {"t_max_predict_ms", GENERATES, FIELD_REFUSED, "[0, -1]", UNTIMED},
     {"repeat_last_n", ALL, FIELD_REFUSED, "[64]", "the penalty looks at 64 tokens"},
     {"n_keep", ALL, FIELD_REFUSED, "[0, -1]", "a context that is full ends the answer"},
     {"grammar", ALL, FIELD_REFUSED, "[\"\"]", GRAMMAR},

@@ -122,6 +122,35 @@ static void test_hints_change_nothing(void **state)
     taken(ORDER_INFILL, "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"" HINTS);
 }
 
+/* As llama.cpp's page and llama.vscode send them: steps of the sampler that are off. */
+static void test_what_is_off_changes_nothing(void **state)
+{
+    (void)state;
+#define OFF                                                                                        \
+    ",\"samplers\":\"edkypmxt\",\"dynatemp_range\":0,\"dynatemp_exponent\":1,"                     \
+    "\"xtc_probability\":0,\"xtc_threshold\":0.1,\"typical_p\":1,\"top_n_sigma\":-1,"              \
+    "\"dry_multiplier\":0,\"dry_base\":1.75,\"dry_allowed_length\":2,"                             \
+    "\"dry_penalty_last_n\":-1,\"dry_sequence_breakers\":[\"\\n\",\":\"],\"mirostat\":0,"          \
+    "\"mirostat_tau\":5,\"mirostat_eta\":0.1,\"min_keep\":0,\"repeat_last_n\":64,"                 \
+    "\"t_max_prompt_ms\":0,\"t_max_predict_ms\":0"
+    static const char *const on[] = {"dynatemp_range\":0.5", "xtc_probability\":0.5",
+                                     "typical_p\":0.9",      "top_n_sigma\":1",
+                                     "dry_multiplier\":0.8", "mirostat\":2",
+                                     "min_keep\":3",         "t_max_predict_ms\":500"};
+    char body[300], name[40];
+    taken(ORDER_CHAT, "{" HELLO OFF "}");
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\"" OFF "}");
+    taken(ORDER_INFILL, "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"" OFF "}");
+    for (unsigned i = 0; i < sizeof on / sizeof *on; i++) {
+        snprintf(body, sizeof body, "{" HELLO ",\"%s}", on[i]);
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(on[i], "\""), on[i]);
+        refused(ORDER_CHAT, body, "not_served", name);
+    }
+    /* llama.vim's, of what is filled in */
+    taken(ORDER_INFILL,
+          "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"t_max_predict_ms\":1000}");
+}
+
 static void test_null_is_no_field(void **state)
 {
     (void)state;
@@ -474,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_what_is_not_said_is_the_command_lines_default),
         cmocka_unit_test(test_every_field_is_taken),
         cmocka_unit_test(test_hints_change_nothing),
+        cmocka_unit_test(test_what_is_off_changes_nothing),
         cmocka_unit_test(test_null_is_no_field),
         cmocka_unit_test(test_a_wrong_type_is_refused_by_name),
         cmocka_unit_test(test_out_of_range_is_refused_with_the_range),
