@@ -111,10 +111,14 @@ static void test_every_field_is_taken(void **state)
     refused(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":1e19}", "wrong_type", "seed");
 }
 
-/* As llama.vim sends them. */
+/* As editors and OpenAI's libraries send them. */
 static void test_hints_change_nothing(void **state)
 {
     (void)state;
+    taken(ORDER_CHAT,
+          "{" HELLO ",\"prediction\":{\"type\":\"content\",\"content\":\"guess\"},\"store\":true,"
+          "\"metadata\":{\"a\":\"b\"},\"service_tier\":\"auto\",\"user\":\"u\","
+          "\"safety_identifier\":\"s\",\"prompt_cache_key\":\"k\",\"verbosity\":\"low\"}");
 #define HINTS                                                                                      \
     ",\"samplers\":[\"top_k\",\"infill\"],\"response_fields\":[\"content\"],\"n_indent\":4}"
     taken(ORDER_CHAT, "{" HELLO HINTS);
