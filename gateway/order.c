@@ -103,7 +103,8 @@ static int take_extra(struct order *order, const json_t *list, struct api_error 
                           "input_extra has to be a list of at most %u texts", FILL_FILES_MAX);
     for (size_t i = 0; i < n; i++) {
         const json_t *chunk = json_array_get(list, i), *name = json_object_get(chunk, "filename");
-        if (!json_is_string(json_object_get(chunk, "text")) || (name && !json_is_string(name)))
+        bool named = name && !json_is_null(name);
+        if (!json_is_string(json_object_get(chunk, "text")) || (named && !json_is_string(name)))
             return api_refuse(error, 400, "wrong_type", "input_extra",
                               "input_extra[%zu] is no object with a text and a filename", i);
     }
@@ -140,7 +141,8 @@ static int take_stream_options(struct order *order, const json_t *value, struct 
     json_object_foreach((json_t *)value, name, option)
     {
         if (strcmp(name, "include_usage") == 0) {
-            if (read_bool(&order->include_usage, option, "stream_options.include_usage", error))
+            if (!json_is_null(option) &&
+                read_bool(&order->include_usage, option, "stream_options.include_usage", error))
                 return -1;
         } else if (strcmp(name, "include_obfuscation") != 0) {
             return api_refuse(error, 400, "unknown_field", "stream_options",

@@ -160,6 +160,17 @@ static void test_null_is_no_field(void **state)
     (void)state;
     taken(ORDER_CHAT, "{" HELLO ",\"max_tokens\":null,\"stop\":null,\"tools\":null,\"n\":null}");
     assert_int_equal(order.predict, HILL_PREDICT_UNTIL_CONTEXT);
+    taken(ORDER_CHAT, "{" HELLO ",\"response_format\":{\"type\":\"json_object\",\"schema\":null},"
+                      "\"stream\":true,\"stream_options\":{\"include_usage\":null},"
+                      "\"chat_template_kwargs\":{\"enable_thinking\":null}}");
+    assert_true(order.json && !order.include_usage && !order.no_think);
+    taken(ORDER_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\",\"name\":null},"
+                      "{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":null,"
+                      "\"refusal\":null,\"audio\":null,\"function_call\":null,"
+                      "\"reasoning_content\":null},{\"role\":\"user\",\"content\":\"q\"}],"
+                      "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+                      "\"description\":null,\"parameters\":null,\"strict\":null}}]}");
+    assert_int_equal(order.n_messages, 3);
     refused(ORDER_CHAT, "{\"messages\":null}", "missing_field", "messages");
     refused(ORDER_CHAT, "{" HELLO ",\"nonsense\":null}", "unknown_field", "nonsense");
 }
@@ -387,9 +398,11 @@ static void test_infill_beside_other_files(void **state)
 #define GAP   "<|fim_prefix|>[a][c]<|fim_suffix|>[b]<|fim_middle|>"
 #define EXTRA "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"prompt\":\"c\",\"input_extra\":"
     filled(EXTRA "[]}", true, GAP);
-    filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"<|file_sep|>\"},{\"text\":\"two\"}]}", true,
+    filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"<|file_sep|>\"},{\"text\":\"two\"},"
+                 "{\"filename\":null,\"text\":\"three\"}]}",
+           true,
            "<|repo_name|>[myproject\n]<|file_sep|>[x.c][\n][<|file_sep|>]<|file_sep|>[tmp][\n][two]"
-           "<|file_sep|>[filename][\n]" GAP);
+           "<|file_sep|>[tmp][\n][three]<|file_sep|>[filename][\n]" GAP);
     filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"one\"}]}", false, GAP);
 }
 
