@@ -414,7 +414,7 @@ static int take_begun(struct order *order, struct api_error *error)
 static int check_whole(struct order *order, struct api_error *error)
 {
     bool generates = order->kind == ORDER_CHAT || order->kind == ORDER_COMPLETION;
-    if ((order->kind == ORDER_CHAT || order->kind == ORDER_TEMPLATE) && !order->n_messages)
+    if (order->kind == ORDER_CHAT && !order->n_messages)
         return api_refuse(error, 400, "missing_field", "messages", "messages is missing");
     if (order->kind == ORDER_COMPLETION && !order->prompt_bytes && !order->n_ids)
         return api_refuse(error, 400, "missing_field", "prompt", "prompt is missing or empty");
@@ -431,7 +431,7 @@ static int check_whole(struct order *order, struct api_error *error)
     if (generates && order->include_usage && !order->stream)
         return api_refuse(error, 400, "excluded", "stream_options",
                           "stream_options goes with stream alone");
-    if (order->kind != ORDER_CHAT && order->kind != ORDER_TEMPLATE)
+    if (order->kind != ORDER_CHAT)
         return 0;
     return tools_check(order, error) || take_begun(order, error) ? -1 : 0;
 }

@@ -17,13 +17,13 @@
 
 static const struct order_field fields[] = {
     /* taken */
-    {"model", ALL | ORDER_TEMPLATE, FIELD_MODEL, NULL, NULL},
-    {"messages", ORDER_CHAT | ORDER_TEMPLATE, FIELD_MESSAGES, NULL, NULL},
-    {"tools", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TOOLS, NULL, NULL},
-    {"tool_choice", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TOOL_CHOICE, NULL, NULL},
-    {"chat_template_kwargs", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TEMPLATE_KWARGS, NULL, NULL},
-    {"reasoning_effort", ORDER_CHAT | ORDER_TEMPLATE, FIELD_EFFORT, NULL, NULL},
-    {"reasoning_format", ALL | ORDER_TEMPLATE, FIELD_REASONING, NULL, NULL},
+    {"model", ALL, FIELD_MODEL, NULL, NULL},
+    {"messages", ORDER_CHAT, FIELD_MESSAGES, NULL, NULL},
+    {"tools", ORDER_CHAT, FIELD_TOOLS, NULL, NULL},
+    {"tool_choice", ORDER_CHAT, FIELD_TOOL_CHOICE, NULL, NULL},
+    {"chat_template_kwargs", ORDER_CHAT, FIELD_TEMPLATE_KWARGS, NULL, NULL},
+    {"reasoning_effort", ORDER_CHAT, FIELD_EFFORT, NULL, NULL},
+    {"reasoning_format", ALL, FIELD_REASONING, NULL, NULL},
     {"prompt", ORDER_COMPLETION | ORDER_INFILL, FIELD_PROMPT, NULL, NULL},
     {"input_prefix", ORDER_INFILL, FIELD_BEFORE, NULL, NULL},
     {"input_suffix", ORDER_INFILL, FIELD_AFTER, NULL, NULL},
@@ -112,8 +112,7 @@ static const struct order_field fields[] = {
     {"audio", ORDER_CHAT, FIELD_REFUSED, "[]", TEXT_ONLY},
     {"image_data", GENERATES, FIELD_REFUSED, "[[]]", TEXT_ONLY},
     {"web_search_options", ORDER_CHAT, FIELD_REFUSED, "[]", "nothing is searched for"},
-    {"add_generation_prompt", ORDER_CHAT | ORDER_TEMPLATE, FIELD_REFUSED, "[true]",
-     "an answer always begins anew"},
+    {"add_generation_prompt", ORDER_CHAT, FIELD_REFUSED, "[true]", "an answer always begins anew"},
     {"lora", ALL, FIELD_REFUSED, "[[]]", "adapters are not served"},
 };
 

@@ -287,8 +287,6 @@ static void test_thinking(void **state)
     assert_false(order.no_think);
     taken(ORDER_CHAT, KWARGS("{\"enable_thinking\":false}"));
     assert_true(order.no_think);
-    taken(ORDER_TEMPLATE, KWARGS("{\"enable_thinking\":false}"));
-    assert_true(order.no_think);
     taken(ORDER_CHAT, KWARGS("{\"enable_thinking\":true}"));
     assert_false(order.no_think);
     taken(ORDER_CHAT, KWARGS("{\"enable_thinking\":null}"));
@@ -302,7 +300,7 @@ static void test_thinking(void **state)
 #define EFFORT(of) "{" HELLO ",\"reasoning_effort\":" of "}"
     taken(ORDER_CHAT, EFFORT("\"none\""));
     assert_true(order.no_think);
-    taken(ORDER_TEMPLATE, EFFORT("\"minimal\",\"chat_template_kwargs\":{}"));
+    taken(ORDER_CHAT, EFFORT("\"minimal\",\"chat_template_kwargs\":{}"));
     assert_true(order.no_think);
     taken(ORDER_CHAT, EFFORT("\"high\",\"verbosity\":\"low\",\"prompt_cache_retention\":\"24h\""));
     assert_false(order.no_think);
@@ -321,7 +319,7 @@ static void test_how_reasoning_is_answered(void **state)
     assert_false(order.split_reasoning);
     taken(ORDER_CHAT, REASONING("\"auto\""));
     assert_true(order.split_reasoning);
-    taken(ORDER_TEMPLATE, REASONING("\"deepseek\""));
+    taken(ORDER_CHAT, REASONING("\"deepseek\""));
     assert_true(order.split_reasoning);
     taken(ORDER_COMPLETION, "{\"prompt\":\"x\",\"reasoning_format\":\"none\"}");
     refused(ORDER_CHAT, REASONING("\"deepseek-legacy\""), "out_of_range",
@@ -347,8 +345,6 @@ static void test_an_answer_that_has_begun(void **state)
     taken(ORDER_CHAT, body);
     assert_true(order.n_messages == 1 && order.messages[0].role == CHAT_USER);
     assert_true(order.begun_bytes == 2 && memcmp(order.begun, "He", 2) == 0);
-    taken(ORDER_TEMPLATE, body);
-    assert_true(order.begun_bytes == 2);
     snprintf(body, sizeof body, "%s,\"response_format\":{\"type\":\"json_object\"}}", begun);
     refused(ORDER_CHAT, body, "excluded", "begun");
     snprintf(body, sizeof body, "%s," ADD "}", begun); /* its calls would begin within it */
@@ -500,7 +496,7 @@ static void test_integers_beyond_64_bits(void **state)
     order_finish(&order);
 }
 
-static void test_tokens_and_templates(void **state)
+static void test_tokens(void **state)
 {
     (void)state;
     taken(ORDER_TOKENIZE, "{\"content\":\"\",\"with_pieces\":true,\"add_special\":true}");
@@ -509,8 +505,7 @@ static void test_tokens_and_templates(void **state)
     assert_int_equal(order.n_ids, 0);
     refused(ORDER_TOKENIZE, "{}", "missing_field", "content");
     refused(ORDER_DETOKENIZE, "{}", "missing_field", "tokens");
-    refused(ORDER_TEMPLATE, "{}", "missing_field", "messages");
-    taken(ORDER_TEMPLATE, "{" HELLO "}");
+    refused(ORDER_CHAT, "{}", "missing_field", "messages");
     order_finish(&order);
 }
 
@@ -534,7 +529,7 @@ int main(void)
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_json_is_bounded),
         cmocka_unit_test(test_integers_beyond_64_bits),
-        cmocka_unit_test(test_tokens_and_templates),
+        cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,7 +155,7 @@ answered "a chat" 200 '"\(.object) \(.choices[0].message.role) \(.choices[0].mes
     "chat.completion assistant The key is 7302941|stop"
 ask POST /v1/chat/completions "$(jq -c '.messages += [{role: "assistant", content: "The key is 73"}]' <<<"$chat")"
 answered "an answer that has begun goes on" 200 '.choices[0] | "\(.message.content)|\(.finish_reason)"' "02941|stop"
-ask POST /apply-template "$(jq -c '{messages}' <<<"$chat")"
+ask POST /apply-template "$chat"
 answered "its prompt" 200 .prompt "$(printf '<|im_start|>system\nYou know a key.<|im_end|>\n<|im_start|>user\nSay it.<|im_end|>\n%s\n%s\n' \
     '<|im_start|>assistant' 'The key is 7302941, no other.<|im_end|>
 <|im_start|>user
@@ -164,6 +164,8 @@ Say it.<|im_end|>
 whole=$(jq .prompt "$work/answer")
 ask POST /apply-template "$(jq -c '{messages, chat_template_kwargs: {enable_thinking: false}}' <<<"$chat")"
 answered "a template that knows no thinking ignores its switch" 200 '.prompt | tojson' "$whole"
+ask POST /apply-template "$(jq -c '.temperature = "x"' <<<"$chat")"
+refused "a chat's field of a wrong type" 400 'temperature has to be'
 stream() { # BODY-FILTER PATH: the events' JSON, one a line, in $work/events
     ask POST "$2" "$(jq -c "$1 | .stream = true" <<<"$chat$body")" -N
     sed -n 's/^data: //p' "$work/answer" >"$work/lines"
