@@ -413,10 +413,18 @@ static void test_messages(void **state)
         "\"refusal\":null},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"z\"}]}]}");
     assert_int_equal(order.n_messages, 4);
     assert_int_equal(order.messages[0].role, CHAT_SYSTEM);
-    assert_int_equal(order.messages[0].bytes, 4);
-    assert_memory_equal(order.messages[0].text, "ab\0c", 4);
+    assert_int_equal(order.messages[0].bytes, 5);
+    assert_memory_equal(order.messages[0].text, "a\nb\0c", 5);
     assert_int_equal(order.messages[2].role, CHAT_ASSISTANT);
     assert_memory_equal(order.messages[3].text, "z", 1);
+#define PARTS(role, a, b)                                                                          \
+    "{\"role\":\"" role "\",\"content\":[{\"type\":\"text\",\"text\":\"" a                         \
+    "\"},{\"type\":\"text\",\"text\":\"" b "\"}]}"
+    taken(ORDER_CHAT, "{\"messages\":[" PARTS("user", "", "q") "," PARTS("user", "q", "") "," PARTS(
+                          "assistant", "He", "llo") "]}");
+    assert_true(order.messages[0].bytes == 1 && order.messages[1].bytes == 2);
+    assert_memory_equal(order.messages[1].text, "q\n", 2);
+    assert_true(order.begun_bytes == 5 && memcmp(order.begun, "Hello", 5) == 0);
 #define ONE(text) "{\"messages\":[{" text "}]}"
     refused(ORDER_CHAT, "{\"messages\":[]}", "bad_message", "messages");
     refused(ORDER_CHAT, "{\"messages\":\"hello\"}", "bad_message", "messages");

@@ -147,8 +147,8 @@ answered "a prompt of tokens" 200 '.choices[0].text' "$(jq -r .text "$work/wante
 ask POST /detokenize '{"tokens":[99999]}'
 refused "a token outside the vocabulary" 400 99999
 
-chat='{"messages":[{"role":"developer","content":"You know a key."},{"role":"user","content":"Say it."},
- {"role":"assistant","content":"The key is 7302941, no other."},{"role":"user","content":[{"type":"text","text":"Say "},{"type":"text","text":"it."}]}],
+chat='{"messages":[{"role":"developer","content":"You know a key."},{"role":"user","content":"Say\nit."},
+ {"role":"assistant","content":"The key is 7302941, no other."},{"role":"user","content":[{"type":"text","text":"Say"},{"type":"text","text":"it."}]}],
  "max_tokens":60,"temperature":0,"stop":[", no"]}'
 ask POST /v1/chat/completions "$chat"
 answered "a chat" 200 '"\(.object) \(.choices[0].message.role) \(.choices[0].message.content)|\(.choices[0].finish_reason)"' \
@@ -156,10 +156,11 @@ answered "a chat" 200 '"\(.object) \(.choices[0].message.role) \(.choices[0].mes
 ask POST /v1/chat/completions "$(jq -c '.messages += [{role: "assistant", content: "The key is 73"}]' <<<"$chat")"
 answered "an answer that has begun goes on" 200 '.choices[0] | "\(.message.content)|\(.finish_reason)"' "02941|stop"
 ask POST /apply-template "$chat"
-answered "its prompt" 200 .prompt "$(printf '<|im_start|>system\nYou know a key.<|im_end|>\n<|im_start|>user\nSay it.<|im_end|>\n%s\n%s\n' \
+answered "its prompt" 200 .prompt "$(printf '<|im_start|>system\nYou know a key.<|im_end|>\n<|im_start|>user\nSay\nit.<|im_end|>\n%s\n%s\n' \
     '<|im_start|>assistant' 'The key is 7302941, no other.<|im_end|>
 <|im_start|>user
-Say it.<|im_end|>
+Say
+it.<|im_end|>
 <|im_start|>assistant')"
 whole=$(jq .prompt "$work/answer")
 ask POST /apply-template "$(jq -c '{messages, chat_template_kwargs: {enable_thinking: false}}' <<<"$chat")"
