@@ -627,9 +627,42 @@ if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
 else
     echo "skipped: an installed gateway's templates (python3-jinja2 is not there)"
 fi
+# conversations that wait for the helper, which takes as many seconds as it is told
+asking=()
+render() { # SECONDS NUMBER-OF-CLIENTS: their answers in $work/rendered-SECONDS-NUMBER
+    for ((i = 1; i <= $2; i++)); do
+        curl -s -m 30 --unix-socket "$work/gw.sock" -o "$work/rendered-$1-$i" --data-binary "{\"messages\":[{\"role\":\"user\",\"content\":\"$1\"}]}" \
+            "$url/apply-template" &
+        asking+=($!)
+    done
+}
+if [ -x /usr/bin/python3 ]; then
+    cat >"$work/prefix/share/hillinfer/chat-template-helper.py" <<'EOF'
+import json, sys, time
+seconds = json.load(sys.stdin)["messages"][0]["content"]
+time.sleep(float(seconds))
+print(json.dumps({"pieces": [{"text": seconds, "kind": "words"}], "answer_end": ""}))
+EOF
+    render 0.5 6
+    wait "${asking[@]}"
+    expect "conversations beside those that are being rendered wait" "$(jq -s -c 'map(.prompt)' "$work"/rendered-0.5-?)" '["0.5","0.5","0.5","0.5","0.5","0.5"]'
+    asking=()
+    render 19 8
+    sleep 1
+    kill "${asking[@]}"
+    wait "${asking[@]}"
+    ask POST /apply-template '{"messages":[{"role":"user","content":"0"}]}' --unix-socket "$work/gw.sock" -m 12
+    answered "clients that went away keep nobody waiting" 200 .prompt 0
+    asking=()
+    render 19 6
+    sleep 1
+fi
 kill -TERM "$gateway"
+gateway_ended=$SECONDS
 wait "$gateway"
 expect "an installed gateway: its exit code" $? 0
+wait "${asking[@]}"
+expect "it waits for no conversation" "$((SECONDS - gateway_ended < 12))" 1
 expect "an installed gateway: its socket is gone" "$([ -e "$work/gw.sock" ] && echo there)" ""
 down || fail "down"
 expect_nothing_left
