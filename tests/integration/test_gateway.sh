@@ -483,6 +483,15 @@ running() { # HOW-MANY
 kill "$gateway"
 wait "$gateway"
 expect "SIGTERM: exit code" $? 0
+gateway --connections 2
+wait_for 30 healthy "$url/health" || fail "a gateway with two connections"
+exec {first}<>"/dev/tcp/127.0.0.1/${url##*:}" {second}<>"/dev/tcp/127.0.0.1/${url##*:}"
+expect "a third connection of two waits" "$(healthy -m 2 "$url/health" || echo waits)" waits
+exec {first}>&-
+expect "until there is room" "$(wait_for 10 healthy "$url/health" && echo yes)" yes
+exec {second}>&-
+kill "$gateway"
+wait "$gateway"
 printf '# the keys of two people\nkey-of-ann\nkey-of-bob\n' >"$work/keys"
 gateway --requests 2 --max-body-mb 0.1 --api-key-file "$work/keys" --cors https://chat.example
 ask GET /v1/models
