@@ -514,6 +514,22 @@ ask POST /v1/completions "@$work/large" "${ann[@]}" -H 'Transfer-Encoding: chunk
 refused "the same, of unknown length" 413 'larger than'
 ask GET /health "@$work/large" -H 'Transfer-Encoding: chunked'
 answered "a body that nobody asked for is not kept" 200 .status ok
+holding=() # four bodies that have not ended, and leave no room for a fifth
+for _ in 1 2 3 4; do
+    exec {socket}<>"/dev/tcp/127.0.0.1/${url##*:}"
+    printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key-of-ann\r\nContent-Length: 104001\r\n\r\n' >&"$socket"
+    head -c 104000 "$work/large" >&"$socket"
+    holding+=("$socket")
+done
+sent() { # STATUS: of a fifth one
+    ask POST /v1/completions "$(head -c 50000 "$work/large")" "${bob[@]}"
+    [ "$code" = "$1" ]
+}
+wait_for 10 sent 429
+refused "a body beside four that have not ended" 429 'too much is being sent'
+expect "when to send it again" "$(grep -ci '^retry-after: 1' "$work/head")" 1
+for socket in "${holding[@]}"; do exec {socket}>&-; done
+expect "without them there is room: its JSON is looked at" "$(wait_for 10 sent 400 && echo yes)" yes
 clients=()
 for i in 1 2; do
     curl -sN -m 120 -o "$work/stream$i" "${ann[@]}" --data-binary "$long" "$url/v1/completions" &
