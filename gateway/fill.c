@@ -27,11 +27,11 @@ static void add_text(struct prompt_piece *out, size_t *n, const json_t *text)
     add(out, n, PROMPT_TEXT, json_string_value(text), json_string_length(text));
 }
 
-/* name: NULL for `unnamed`. */
+/* name: no text for `unnamed`. */
 static void add_file(struct prompt_piece *out, size_t *n, const json_t *name, const char *unnamed)
 {
     add_mark(out, n, FILL_FILE);
-    if (name)
+    if (json_is_string(name))
         add_text(out, n, name);
     else
         add(out, n, PROMPT_TEXT, unnamed, strlen(unnamed));

@@ -29,6 +29,7 @@ struct http_server {
     struct MHD_Daemon *daemon;
     int watch_fd; /* an epoll of the connections that wait for an answer: is the client there? */
     bool closing;
+    bool room; /* a connection has ended: one that waits is taken in libmicrohttpd's next turn */
     struct exchange *exchanges;
     struct line *lines;
 };
@@ -293,6 +294,7 @@ static void connection_changed(void *context, struct MHD_Connection *connection,
         free(line);
         *kept = NULL;
     }
+    server->room |= code == MHD_CONNECTION_NOTIFY_CLOSED;
 }
 
 static struct exchange *begin(struct http_server *server, struct MHD_Connection *connection,
@@ -411,6 +413,7 @@ void http_server_turn(struct http_server *server)
             x->job->changed = false;
             resume(x);
         }
+    server->room = false;
     MHD_run(server->daemon);
 }
 
@@ -425,6 +428,8 @@ void http_server_descriptors(const struct http_server *server, int out[2])
 int64_t http_server_next_ns(const struct http_server *server, int64_t now_ns)
 {
     MHD_UNSIGNED_LONG_LONG ms;
+    if (server->room)
+        return now_ns;
     int64_t next = MHD_get_timeout(server->daemon, &ms) == MHD_YES ? now_ns + CLOCK_MS((int64_t)ms)
                                                                    : CLOCK_NEVER;
     for (const struct line *line = server->lines; line; line = line->next)

@@ -153,6 +153,8 @@ void job_detach(struct job *job)
     job_uncount(job);
     if (job->state == JOB_GENERATING)
         generate_cancel(job);
-    else if (job->state != JOB_RENDERING)
+    else if (job->state == JOB_RENDERING)
+        render_stop(job->render);
+    else
         job_end(job);
 }

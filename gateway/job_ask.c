@@ -287,7 +287,7 @@ static enum order_kind order_of(enum endpoint endpoint)
 {
     return endpoint == ENDPOINT_TOKENIZE     ? ORDER_TOKENIZE
            : endpoint == ENDPOINT_DETOKENIZE ? ORDER_DETOKENIZE
-                                             : ORDER_TEMPLATE;
+                                             : ORDER_CHAT;
 }
 
 void ask_begin(struct job *job)

@@ -103,7 +103,8 @@ static int take_extra(struct order *order, const json_t *list, struct api_error 
                           "input_extra has to be a list of at most %u texts", FILL_FILES_MAX);
     for (size_t i = 0; i < n; i++) {
         const json_t *chunk = json_array_get(list, i), *name = json_object_get(chunk, "filename");
-        if (!json_is_string(json_object_get(chunk, "text")) || (name && !json_is_string(name)))
+        bool named = name && !json_is_null(name);
+        if (!json_is_string(json_object_get(chunk, "text")) || (named && !json_is_string(name)))
             return api_refuse(error, 400, "wrong_type", "input_extra",
                               "input_extra[%zu] is no object with a text and a filename", i);
     }
@@ -140,7 +141,8 @@ static int take_stream_options(struct order *order, const json_t *value, struct 
     json_object_foreach((json_t *)value, name, option)
     {
         if (strcmp(name, "include_usage") == 0) {
-            if (read_bool(&order->include_usage, option, "stream_options.include_usage", error))
+            if (!json_is_null(option) &&
+                read_bool(&order->include_usage, option, "stream_options.include_usage", error))
                 return -1;
         } else if (strcmp(name, "include_obfuscation") != 0) {
             return api_refuse(error, 400, "unknown_field", "stream_options",
@@ -412,7 +414,7 @@ static int take_begun(struct order *order, struct api_error *error)
 static int check_whole(struct order *order, struct api_error *error)
 {
     bool generates = order->kind == ORDER_CHAT || order->kind == ORDER_COMPLETION;
-    if ((order->kind == ORDER_CHAT || order->kind == ORDER_TEMPLATE) && !order->n_messages)
+    if (order->kind == ORDER_CHAT && !order->n_messages)
         return api_refuse(error, 400, "missing_field", "messages", "messages is missing");
     if (order->kind == ORDER_COMPLETION && !order->prompt_bytes && !order->n_ids)
         return api_refuse(error, 400, "missing_field", "prompt", "prompt is missing or empty");
@@ -429,7 +431,7 @@ static int check_whole(struct order *order, struct api_error *error)
     if (generates && order->include_usage && !order->stream)
         return api_refuse(error, 400, "excluded", "stream_options",
                           "stream_options goes with stream alone");
-    if (order->kind != ORDER_CHAT && order->kind != ORDER_TEMPLATE)
+    if (order->kind != ORDER_CHAT)
         return 0;
     return tools_check(order, error) || take_begun(order, error) ? -1 : 0;
 }

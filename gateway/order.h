@@ -19,12 +19,11 @@
 #define FILL_FILES_MAX 1024u /* texts of other files */
 
 enum order_kind {
-    ORDER_CHAT = 1,
+    ORDER_CHAT = 1, /* of /apply-template, too */
     ORDER_COMPLETION = 2,
     ORDER_TOKENIZE = 4,
     ORDER_DETOKENIZE = 8,
-    ORDER_TEMPLATE = 16,
-    ORDER_INFILL = 32
+    ORDER_INFILL = 16
 };
 
 enum tool_choice { TOOL_CHOICE_AUTO, TOOL_CHOICE_NONE, TOOL_CHOICE_REQUIRED, TOOL_CHOICE_NAMED };

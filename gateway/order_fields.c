@@ -11,18 +11,19 @@
 #define GRAMMAR   "answers are held to no grammar or schema (see response_format)"
 #define LOGPROBS  "the pipeline tells of the chosen token alone, of no alternatives"
 #define TEXT_ONLY "the model reads and writes text alone"
+#define UNTIMED   "an answer has no limit of time"
 
 #define AT(member) offsetof(struct order, member)
 
 static const struct order_field fields[] = {
     /* taken */
-    {"model", ALL | ORDER_TEMPLATE, FIELD_MODEL, NULL, NULL},
-    {"messages", ORDER_CHAT | ORDER_TEMPLATE, FIELD_MESSAGES, NULL, NULL},
-    {"tools", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TOOLS, NULL, NULL},
-    {"tool_choice", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TOOL_CHOICE, NULL, NULL},
-    {"chat_template_kwargs", ORDER_CHAT | ORDER_TEMPLATE, FIELD_TEMPLATE_KWARGS, NULL, NULL},
-    {"reasoning_effort", ORDER_CHAT | ORDER_TEMPLATE, FIELD_EFFORT, NULL, NULL},
-    {"reasoning_format", ALL | ORDER_TEMPLATE, FIELD_REASONING, NULL, NULL},
+    {"model", ALL, FIELD_MODEL, NULL, NULL},
+    {"messages", ORDER_CHAT, FIELD_MESSAGES, NULL, NULL},
+    {"tools", ORDER_CHAT, FIELD_TOOLS, NULL, NULL},
+    {"tool_choice", ORDER_CHAT, FIELD_TOOL_CHOICE, NULL, NULL},
+    {"chat_template_kwargs", ORDER_CHAT, FIELD_TEMPLATE_KWARGS, NULL, NULL},
+    {"reasoning_effort", ORDER_CHAT, FIELD_EFFORT, NULL, NULL},
+    {"reasoning_format", ALL, FIELD_REASONING, NULL, NULL},
     {"prompt", ORDER_COMPLETION | ORDER_INFILL, FIELD_PROMPT, NULL, NULL},
     {"input_prefix", ORDER_INFILL, FIELD_BEFORE, NULL, NULL},
     {"input_suffix", ORDER_INFILL, FIELD_AFTER, NULL, NULL},
@@ -65,6 +66,7 @@ static const struct order_field fields[] = {
     {"prompt_cache_key", GENERATES, FIELD_IGNORED, NULL, NULL},
     {"prompt_cache_retention", GENERATES, FIELD_IGNORED, NULL, NULL},
     {"verbosity", GENERATES, FIELD_IGNORED, NULL, NULL},
+    {"prediction", ORDER_CHAT, FIELD_IGNORED, NULL, NULL},
     {"id_slot", ALL, FIELD_IGNORED, NULL, NULL},
     {"slot_id", GENERATES, FIELD_IGNORED, NULL, NULL},
     {"timings_per_token", GENERATES, FIELD_IGNORED, NULL, NULL},
@@ -72,6 +74,15 @@ static const struct order_field fields[] = {
     {"response_fields", ALL, FIELD_IGNORED, NULL, NULL},
     {"n_indent", ALL, FIELD_IGNORED, NULL, NULL},
     {"parallel_tool_calls", ORDER_CHAT, FIELD_IGNORED, NULL, NULL},
+    /* of the sampler's steps that are not served: what turns one on is refused below */
+    {"dynatemp_exponent", ALL, FIELD_IGNORED, NULL, NULL},
+    {"dry_base", ALL, FIELD_IGNORED, NULL, NULL},
+    {"dry_allowed_length", ALL, FIELD_IGNORED, NULL, NULL},
+    {"dry_penalty_last_n", ALL, FIELD_IGNORED, NULL, NULL},
+    {"dry_sequence_breakers", ALL, FIELD_IGNORED, NULL, NULL},
+    {"xtc_threshold", ALL, FIELD_IGNORED, NULL, NULL},
+    {"mirostat_tau", ALL, FIELD_IGNORED, NULL, NULL},
+    {"mirostat_eta", ALL, FIELD_IGNORED, NULL, NULL},
     /* refused, unless they ask for nothing */
     {"n", ALL, FIELD_REFUSED, "[1]", "one answer a request is served"},
     {"best_of", ORDER_COMPLETION, FIELD_REFUSED, "[1]", "one answer a request is served"},
@@ -87,6 +98,10 @@ static const struct order_field fields[] = {
     {"dynatemp_range", ALL, FIELD_REFUSED, "[0]", SAMPLER},
     {"dry_multiplier", ALL, FIELD_REFUSED, "[0]", SAMPLER},
     {"xtc_probability", ALL, FIELD_REFUSED, "[0]", SAMPLER},
+    {"top_n_sigma", ALL, FIELD_REFUSED, "[-1, 0]", SAMPLER},
+    {"min_keep", ALL, FIELD_REFUSED, "[0]", SAMPLER},
+    {"t_max_prompt_ms", GENERATES, FIELD_REFUSED, "[0, -1]", UNTIMED},
+    {"t_max_predict_ms", GENERATES, FIELD_REFUSED, "[0, -1]", UNTIMED},
     {"repeat_last_n", ALL, FIELD_REFUSED, "[64]", "the penalty looks at 64 tokens"},
     {"n_keep", ALL, FIELD_REFUSED, "[0, -1]", "a context that is full ends the answer"},
     {"grammar", ALL, FIELD_REFUSED, "[\"\"]", GRAMMAR},
@@ -97,9 +112,7 @@ static const struct order_field fields[] = {
     {"audio", ORDER_CHAT, FIELD_REFUSED, "[]", TEXT_ONLY},
     {"image_data", GENERATES, FIELD_REFUSED, "[[]]", TEXT_ONLY},
     {"web_search_options", ORDER_CHAT, FIELD_REFUSED, "[]", "nothing is searched for"},
-    {"prediction", ORDER_CHAT, FIELD_REFUSED, "[]", "guessed answers are not used"},
-    {"add_generation_prompt", ORDER_CHAT | ORDER_TEMPLATE, FIELD_REFUSED, "[true]",
-     "an answer always begins anew"},
+    {"add_generation_prompt", ORDER_CHAT, FIELD_REFUSED, "[true]", "an answer always begins anew"},
     {"lora", ALL, FIELD_REFUSED, "[[]]", "adapters are not served"},
 };
 

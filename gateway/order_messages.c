@@ -86,8 +86,9 @@ static const char *part_text(const json_t *part, size_t i, size_t *bytes, struct
     return json_string_value(text);
 }
 
-/* The parts one after the other, at `to`, which has room for them. */
-static int join_parts(const json_t *parts, size_t i, char *to, uint64_t *length,
+/* The parts at `to`, which has room for them. As llama-server: a newline between them, but not in
+ * a text that the answer goes on with (begun). */
+static int join_parts(const json_t *parts, size_t i, bool begun, char *to, uint64_t *length,
                       struct api_error *error)
 {
     size_t bytes;
@@ -96,20 +97,22 @@ static int join_parts(const json_t *parts, size_t i, char *to, uint64_t *length,
         const char *text = part_text(json_array_get(parts, p), i, &bytes, error);
         if (!text)
             return -1;
+        if (*length && !begun)
+            to[(*length)++] = '\n';
         memcpy(to + *length, text, bytes);
         *length += bytes;
     }
     return 0;
 }
 
-/* Bytes that the messages' parts come to. */
+/* Bytes that the messages' parts come to at most. */
 static size_t bytes_of_parts(const json_t *list)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *parts = json_object_get(json_array_get(list, i), "content");
         for (size_t p = 0; json_is_array(parts) && p < json_array_size(parts); p++)
-            bytes += json_string_length(json_object_get(json_array_get(parts, p), "text"));
+            bytes += json_string_length(json_object_get(json_array_get(parts, p), "text")) + 1;
     }
     return bytes;
 }
@@ -148,7 +151,8 @@ int order_read_messages(struct order *order, const json_t *list, struct api_erro
             out->bytes = json_string_length(content);
         } else if (json_array_size(content) || (order->calls[i] && json_is_array(content))) {
             out->text = order->texts + used;
-            if (join_parts(content, i, order->texts + used, &out->bytes, error))
+            bool begun = i + 1 == n && out->role == CHAT_ASSISTANT;
+            if (join_parts(content, i, begun, order->texts + used, &out->bytes, error))
                 return -1;
             used += out->bytes;
         } else {

@@ -111,10 +111,14 @@ static void test_every_field_is_taken(void **state)
     refused(ORDER_COMPLETION, "{\"prompt\":\"p\",\"seed\":1e19}", "wrong_type", "seed");
 }
 
-/* As llama.vim sends them. */
+/* As editors and OpenAI's libraries send them. */
 static void test_hints_change_nothing(void **state)
 {
     (void)state;
+    taken(ORDER_CHAT,
+          "{" HELLO ",\"prediction\":{\"type\":\"content\",\"content\":\"guess\"},\"store\":true,"
+          "\"metadata\":{\"a\":\"b\"},\"service_tier\":\"auto\",\"user\":\"u\","
+          "\"safety_identifier\":\"s\",\"prompt_cache_key\":\"k\",\"verbosity\":\"low\"}");
 #define HINTS                                                                                      \
     ",\"samplers\":[\"top_k\",\"infill\"],\"response_fields\":[\"content\"],\"n_indent\":4}"
     taken(ORDER_CHAT, "{" HELLO HINTS);
@@ -122,11 +126,51 @@ static void test_hints_change_nothing(void **state)
     taken(ORDER_INFILL, "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"" HINTS);
 }
 
+/* As llama.cpp's page and llama.vscode send them: steps of the sampler that are off. */
+static void test_what_is_off_changes_nothing(void **state)
+{
+    (void)state;
+#define OFF                                                                                        \
+    ",\"samplers\":\"edkypmxt\",\"dynatemp_range\":0,\"dynatemp_exponent\":1,"                     \
+    "\"xtc_probability\":0,\"xtc_threshold\":0.1,\"typical_p\":1,\"top_n_sigma\":-1,"              \
+    "\"dry_multiplier\":0,\"dry_base\":1.75,\"dry_allowed_length\":2,"                             \
+    "\"dry_penalty_last_n\":-1,\"dry_sequence_breakers\":[\"\\n\",\":\"],\"mirostat\":0,"          \
+    "\"mirostat_tau\":5,\"mirostat_eta\":0.1,\"min_keep\":0,\"repeat_last_n\":64,"                 \
+    "\"t_max_prompt_ms\":0,\"t_max_predict_ms\":0"
+    static const char *const on[] = {"dynatemp_range\":0.5", "xtc_probability\":0.5",
+                                     "typical_p\":0.9",      "top_n_sigma\":1",
+                                     "dry_multiplier\":0.8", "mirostat\":2",
+                                     "min_keep\":3",         "t_max_predict_ms\":500"};
+    char body[300], name[40];
+    taken(ORDER_CHAT, "{" HELLO OFF "}");
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\"" OFF "}");
+    taken(ORDER_INFILL, "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"" OFF "}");
+    for (unsigned i = 0; i < sizeof on / sizeof *on; i++) {
+        snprintf(body, sizeof body, "{" HELLO ",\"%s}", on[i]);
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(on[i], "\""), on[i]);
+        refused(ORDER_CHAT, body, "not_served", name);
+    }
+    /* llama.vim's, of what is filled in */
+    taken(ORDER_INFILL,
+          "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"t_max_predict_ms\":1000}");
+}
+
 static void test_null_is_no_field(void **state)
 {
     (void)state;
     taken(ORDER_CHAT, "{" HELLO ",\"max_tokens\":null,\"stop\":null,\"tools\":null,\"n\":null}");
     assert_int_equal(order.predict, HILL_PREDICT_UNTIL_CONTEXT);
+    taken(ORDER_CHAT, "{" HELLO ",\"response_format\":{\"type\":\"json_object\",\"schema\":null},"
+                      "\"stream\":true,\"stream_options\":{\"include_usage\":null},"
+                      "\"chat_template_kwargs\":{\"enable_thinking\":null}}");
+    assert_true(order.json && !order.include_usage && !order.no_think);
+    taken(ORDER_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\",\"name\":null},"
+                      "{\"role\":\"assistant\",\"content\":\"a\",\"tool_calls\":null,"
+                      "\"refusal\":null,\"audio\":null,\"function_call\":null,"
+                      "\"reasoning_content\":null},{\"role\":\"user\",\"content\":\"q\"}],"
+                      "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+                      "\"description\":null,\"parameters\":null,\"strict\":null}}]}");
+    assert_int_equal(order.n_messages, 3);
     refused(ORDER_CHAT, "{\"messages\":null}", "missing_field", "messages");
     refused(ORDER_CHAT, "{" HELLO ",\"nonsense\":null}", "unknown_field", "nonsense");
 }
@@ -243,8 +287,6 @@ static void test_thinking(void **state)
     assert_false(order.no_think);
     taken(ORDER_CHAT, KWARGS("{\"enable_thinking\":false}"));
     assert_true(order.no_think);
-    taken(ORDER_TEMPLATE, KWARGS("{\"enable_thinking\":false}"));
-    assert_true(order.no_think);
     taken(ORDER_CHAT, KWARGS("{\"enable_thinking\":true}"));
     assert_false(order.no_think);
     taken(ORDER_CHAT, KWARGS("{\"enable_thinking\":null}"));
@@ -258,7 +300,7 @@ static void test_thinking(void **state)
 #define EFFORT(of) "{" HELLO ",\"reasoning_effort\":" of "}"
     taken(ORDER_CHAT, EFFORT("\"none\""));
     assert_true(order.no_think);
-    taken(ORDER_TEMPLATE, EFFORT("\"minimal\",\"chat_template_kwargs\":{}"));
+    taken(ORDER_CHAT, EFFORT("\"minimal\",\"chat_template_kwargs\":{}"));
     assert_true(order.no_think);
     taken(ORDER_CHAT, EFFORT("\"high\",\"verbosity\":\"low\",\"prompt_cache_retention\":\"24h\""));
     assert_false(order.no_think);
@@ -277,7 +319,7 @@ static void test_how_reasoning_is_answered(void **state)
     assert_false(order.split_reasoning);
     taken(ORDER_CHAT, REASONING("\"auto\""));
     assert_true(order.split_reasoning);
-    taken(ORDER_TEMPLATE, REASONING("\"deepseek\""));
+    taken(ORDER_CHAT, REASONING("\"deepseek\""));
     assert_true(order.split_reasoning);
     taken(ORDER_COMPLETION, "{\"prompt\":\"x\",\"reasoning_format\":\"none\"}");
     refused(ORDER_CHAT, REASONING("\"deepseek-legacy\""), "out_of_range",
@@ -303,8 +345,6 @@ static void test_an_answer_that_has_begun(void **state)
     taken(ORDER_CHAT, body);
     assert_true(order.n_messages == 1 && order.messages[0].role == CHAT_USER);
     assert_true(order.begun_bytes == 2 && memcmp(order.begun, "He", 2) == 0);
-    taken(ORDER_TEMPLATE, body);
-    assert_true(order.begun_bytes == 2);
     snprintf(body, sizeof body, "%s,\"response_format\":{\"type\":\"json_object\"}}", begun);
     refused(ORDER_CHAT, body, "excluded", "begun");
     snprintf(body, sizeof body, "%s," ADD "}", begun); /* its calls would begin within it */
@@ -354,9 +394,11 @@ static void test_infill_beside_other_files(void **state)
 #define GAP   "<|fim_prefix|>[a][c]<|fim_suffix|>[b]<|fim_middle|>"
 #define EXTRA "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"prompt\":\"c\",\"input_extra\":"
     filled(EXTRA "[]}", true, GAP);
-    filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"<|file_sep|>\"},{\"text\":\"two\"}]}", true,
+    filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"<|file_sep|>\"},{\"text\":\"two\"},"
+                 "{\"filename\":null,\"text\":\"three\"}]}",
+           true,
            "<|repo_name|>[myproject\n]<|file_sep|>[x.c][\n][<|file_sep|>]<|file_sep|>[tmp][\n][two]"
-           "<|file_sep|>[filename][\n]" GAP);
+           "<|file_sep|>[tmp][\n][three]<|file_sep|>[filename][\n]" GAP);
     filled(EXTRA "[{\"filename\":\"x.c\",\"text\":\"one\"}]}", false, GAP);
 }
 
@@ -371,10 +413,18 @@ static void test_messages(void **state)
         "\"refusal\":null},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"z\"}]}]}");
     assert_int_equal(order.n_messages, 4);
     assert_int_equal(order.messages[0].role, CHAT_SYSTEM);
-    assert_int_equal(order.messages[0].bytes, 4);
-    assert_memory_equal(order.messages[0].text, "ab\0c", 4);
+    assert_int_equal(order.messages[0].bytes, 5);
+    assert_memory_equal(order.messages[0].text, "a\nb\0c", 5);
     assert_int_equal(order.messages[2].role, CHAT_ASSISTANT);
     assert_memory_equal(order.messages[3].text, "z", 1);
+#define PARTS(role, a, b)                                                                          \
+    "{\"role\":\"" role "\",\"content\":[{\"type\":\"text\",\"text\":\"" a                         \
+    "\"},{\"type\":\"text\",\"text\":\"" b "\"}]}"
+    taken(ORDER_CHAT, "{\"messages\":[" PARTS("user", "", "q") "," PARTS("user", "q", "") "," PARTS(
+                          "assistant", "He", "llo") "]}");
+    assert_true(order.messages[0].bytes == 1 && order.messages[1].bytes == 2);
+    assert_memory_equal(order.messages[1].text, "q\n", 2);
+    assert_true(order.begun_bytes == 5 && memcmp(order.begun, "Hello", 5) == 0);
 #define ONE(text) "{\"messages\":[{" text "}]}"
     refused(ORDER_CHAT, "{\"messages\":[]}", "bad_message", "messages");
     refused(ORDER_CHAT, "{\"messages\":\"hello\"}", "bad_message", "messages");
@@ -454,7 +504,7 @@ static void test_integers_beyond_64_bits(void **state)
     order_finish(&order);
 }
 
-static void test_tokens_and_templates(void **state)
+static void test_tokens(void **state)
 {
     (void)state;
     taken(ORDER_TOKENIZE, "{\"content\":\"\",\"with_pieces\":true,\"add_special\":true}");
@@ -463,8 +513,7 @@ static void test_tokens_and_templates(void **state)
     assert_int_equal(order.n_ids, 0);
     refused(ORDER_TOKENIZE, "{}", "missing_field", "content");
     refused(ORDER_DETOKENIZE, "{}", "missing_field", "tokens");
-    refused(ORDER_TEMPLATE, "{}", "missing_field", "messages");
-    taken(ORDER_TEMPLATE, "{" HELLO "}");
+    refused(ORDER_CHAT, "{}", "missing_field", "messages");
     order_finish(&order);
 }
 
@@ -474,6 +523,7 @@ int main(void)
         cmocka_unit_test(test_what_is_not_said_is_the_command_lines_default),
         cmocka_unit_test(test_every_field_is_taken),
         cmocka_unit_test(test_hints_change_nothing),
+        cmocka_unit_test(test_what_is_off_changes_nothing),
         cmocka_unit_test(test_null_is_no_field),
         cmocka_unit_test(test_a_wrong_type_is_refused_by_name),
         cmocka_unit_test(test_out_of_range_is_refused_with_the_range),
@@ -487,7 +537,7 @@ int main(void)
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_json_is_bounded),
         cmocka_unit_test(test_integers_beyond_64_bits),
-        cmocka_unit_test(test_tokens_and_templates),
+        cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

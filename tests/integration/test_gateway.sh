@@ -147,23 +147,26 @@ answered "a prompt of tokens" 200 '.choices[0].text' "$(jq -r .text "$work/wante
 ask POST /detokenize '{"tokens":[99999]}'
 refused "a token outside the vocabulary" 400 99999
 
-chat='{"messages":[{"role":"developer","content":"You know a key."},{"role":"user","content":"Say it."},
- {"role":"assistant","content":"The key is 7302941, no other."},{"role":"user","content":[{"type":"text","text":"Say "},{"type":"text","text":"it."}]}],
+chat='{"messages":[{"role":"developer","content":"You know a key."},{"role":"user","content":"Say\nit."},
+ {"role":"assistant","content":"The key is 7302941, no other."},{"role":"user","content":[{"type":"text","text":"Say"},{"type":"text","text":"it."}]}],
  "max_tokens":60,"temperature":0,"stop":[", no"]}'
 ask POST /v1/chat/completions "$chat"
 answered "a chat" 200 '"\(.object) \(.choices[0].message.role) \(.choices[0].message.content)|\(.choices[0].finish_reason)"' \
     "chat.completion assistant The key is 7302941|stop"
 ask POST /v1/chat/completions "$(jq -c '.messages += [{role: "assistant", content: "The key is 73"}]' <<<"$chat")"
 answered "an answer that has begun goes on" 200 '.choices[0] | "\(.message.content)|\(.finish_reason)"' "02941|stop"
-ask POST /apply-template "$(jq -c '{messages}' <<<"$chat")"
-answered "its prompt" 200 .prompt "$(printf '<|im_start|>system\nYou know a key.<|im_end|>\n<|im_start|>user\nSay it.<|im_end|>\n%s\n%s\n' \
+ask POST /apply-template "$chat"
+answered "its prompt" 200 .prompt "$(printf '<|im_start|>system\nYou know a key.<|im_end|>\n<|im_start|>user\nSay\nit.<|im_end|>\n%s\n%s\n' \
     '<|im_start|>assistant' 'The key is 7302941, no other.<|im_end|>
 <|im_start|>user
-Say it.<|im_end|>
+Say
+it.<|im_end|>
 <|im_start|>assistant')"
 whole=$(jq .prompt "$work/answer")
 ask POST /apply-template "$(jq -c '{messages, chat_template_kwargs: {enable_thinking: false}}' <<<"$chat")"
 answered "a template that knows no thinking ignores its switch" 200 '.prompt | tojson' "$whole"
+ask POST /apply-template "$(jq -c '.temperature = "x"' <<<"$chat")"
+refused "a chat's field of a wrong type" 400 'temperature has to be'
 stream() { # BODY-FILTER PATH: the events' JSON, one a line, in $work/events
     ask POST "$2" "$(jq -c "$1 | .stream = true" <<<"$chat$body")" -N
     sed -n 's/^data: //p' "$work/answer" >"$work/lines"
@@ -480,6 +483,15 @@ running() { # HOW-MANY
 kill "$gateway"
 wait "$gateway"
 expect "SIGTERM: exit code" $? 0
+gateway --connections 2
+wait_for 30 healthy "$url/health" || fail "a gateway with two connections"
+exec {first}<>"/dev/tcp/127.0.0.1/${url##*:}" {second}<>"/dev/tcp/127.0.0.1/${url##*:}"
+expect "a third connection of two waits" "$(healthy -m 2 "$url/health" || echo waits)" waits
+exec {first}>&-
+expect "until there is room" "$(wait_for 10 healthy "$url/health" && echo yes)" yes
+exec {second}>&-
+kill "$gateway"
+wait "$gateway"
 printf '# the keys of two people\nkey-of-ann\nkey-of-bob\n' >"$work/keys"
 gateway --requests 2 --max-body-mb 0.1 --api-key-file "$work/keys" --cors https://chat.example
 ask GET /v1/models
@@ -502,6 +514,22 @@ ask POST /v1/completions "@$work/large" "${ann[@]}" -H 'Transfer-Encoding: chunk
 refused "the same, of unknown length" 413 'larger than'
 ask GET /health "@$work/large" -H 'Transfer-Encoding: chunked'
 answered "a body that nobody asked for is not kept" 200 .status ok
+holding=() # four bodies that have not ended, and leave no room for a fifth
+for _ in 1 2 3 4; do
+    exec {socket}<>"/dev/tcp/127.0.0.1/${url##*:}"
+    printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key-of-ann\r\nContent-Length: 104001\r\n\r\n' >&"$socket"
+    head -c 104000 "$work/large" >&"$socket"
+    holding+=("$socket")
+done
+sent() { # STATUS: of a fifth one
+    ask POST /v1/completions "$(head -c 50000 "$work/large")" "${bob[@]}"
+    [ "$code" = "$1" ]
+}
+wait_for 10 sent 429
+refused "a body beside four that have not ended" 429 'too much is being sent'
+expect "when to send it again" "$(grep -ci '^retry-after: 1' "$work/head")" 1
+for socket in "${holding[@]}"; do exec {socket}>&-; done
+expect "without them there is room: its JSON is looked at" "$(wait_for 10 sent 400 && echo yes)" yes
 clients=()
 for i in 1 2; do
     curl -sN -m 120 -o "$work/stream$i" "${ann[@]}" --data-binary "$long" "$url/v1/completions" &
@@ -624,9 +652,42 @@ if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
 else
     echo "skipped: an installed gateway's templates (python3-jinja2 is not there)"
 fi
+# conversations that wait for the helper, which takes as many seconds as it is told
+asking=()
+render() { # SECONDS NUMBER-OF-CLIENTS: their answers in $work/rendered-SECONDS-NUMBER
+    for ((i = 1; i <= $2; i++)); do
+        curl -s -m 30 --unix-socket "$work/gw.sock" -o "$work/rendered-$1-$i" --data-binary "{\"messages\":[{\"role\":\"user\",\"content\":\"$1\"}]}" \
+            "$url/apply-template" &
+        asking+=($!)
+    done
+}
+if [ -x /usr/bin/python3 ]; then
+    cat >"$work/prefix/share/hillinfer/chat-template-helper.py" <<'EOF'
+import json, sys, time
+seconds = json.load(sys.stdin)["messages"][0]["content"]
+time.sleep(float(seconds))
+print(json.dumps({"pieces": [{"text": seconds, "kind": "words"}], "answer_end": ""}))
+EOF
+    render 0.5 6
+    wait "${asking[@]}"
+    expect "conversations beside those that are being rendered wait" "$(jq -s -c 'map(.prompt)' "$work"/rendered-0.5-?)" '["0.5","0.5","0.5","0.5","0.5","0.5"]'
+    asking=()
+    render 19 8
+    sleep 1
+    kill "${asking[@]}"
+    wait "${asking[@]}"
+    ask POST /apply-template '{"messages":[{"role":"user","content":"0"}]}' --unix-socket "$work/gw.sock" -m 12
+    answered "clients that went away keep nobody waiting" 200 .prompt 0
+    asking=()
+    render 19 6
+    sleep 1
+fi
 kill -TERM "$gateway"
+gateway_ended=$SECONDS
 wait "$gateway"
 expect "an installed gateway: its exit code" $? 0
+wait "${asking[@]}"
+expect "it waits for no conversation" "$((SECONDS - gateway_ended < 12))" 1
 expect "an installed gateway: its socket is gone" "$([ -e "$work/gw.sock" ] && echo there)" ""
 down || fail "down"
 expect_nothing_left
