@@ -111,6 +111,7 @@ static int open_model(struct settings *s, struct hill_why *why)
          token++)
         if (tokenizer_is_end(s->tokenizer, token))
             s->stop_tokens[s->n_stop_tokens++] = token;
+    sampling_defaults_read(&s->sampling, s->model);
     return 0;
 }
 
