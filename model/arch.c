@@ -1,9 +1,10 @@
 /*
  * model/arch.c - the table of architectures. See arch.h.
  *
- * Sources: llama: Touvron et al. 2023; qwen2: arXiv:2407.10671; qwen3: arXiv:2505.09388; smollm3:
- * NoPE every fourth layer, arXiv:2501.18795; gemma3: arXiv:2503.19786; phi3: arXiv:2404.14219; opt:
- * arXiv:2205.01068. Names and defaults: the converters and loaders of llama.cpp (2026).
+ * Sources: llama: Touvron et al. 2023; mistral3: arXiv:2601.08584; qwen2: arXiv:2407.10671; qwen3:
+ * arXiv:2505.09388; smollm3: NoPE every fourth layer, arXiv:2501.18795; gemma3: arXiv:2503.19786;
+ * phi3: arXiv:2404.14219; opt: arXiv:2205.01068. Names and defaults: the converters and loaders of
+ * llama.cpp (2026).
  */
 #include "model/arch.h"
 
@@ -21,6 +22,11 @@ static const struct model_arch table[] = {
      .rotary = ARCH_ROTARY_PAIRS,
      .required = ATTENTION | GATED_FFN,
      .optional = QKV_BIASES | BIT(OUTPUT_BIAS)},
+    {.name = "mistral3", /* Ministral 3, Devstral 2; Mistral Small 3 is "llama" */
+     .rotary = ARCH_ROTARY_PAIRS,
+     .required = ATTENTION | GATED_FFN,
+     .optional = QKV_BIASES | BIT(OUTPUT_BIAS),
+     .has_yarn_multiplier = true},
     {.name = "qwen2",
      .rotary = ARCH_ROTARY_HALVES,
      .required = ATTENTION | GATED_FFN,
@@ -62,7 +68,7 @@ const struct model_arch *arch_find(struct gguf_string name)
 
 const char *arch_names(void)
 {
-    return "llama, qwen2, qwen3, smollm3, gemma3, phi3, opt";
+    return "llama, mistral3, qwen2, qwen3, smollm3, gemma3, phi3, opt";
 }
 
 const char *arch_part_name(enum arch_part part)

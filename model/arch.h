@@ -70,6 +70,7 @@ struct model_arch {
                               windows */
     bool scales_embedding;    /* by sqrt(n_embd) */
     bool has_rope_factors;    /* rope_factors_long, rope_factors_short: LongRoPE */
+    bool has_yarn_multiplier; /* yarn_log_multiplier lessens YaRN's amplitude */
     uint32_t position_offset; /* learned positions: row of position 0 */
 };
 

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "tests/gpu_worker/engine_device.h"
+#include "tests/model/gguf_writer.h"
 
 #ifndef FIXTURES
 #define FIXTURES "tests/gpu_worker/fixtures/"
@@ -59,17 +60,29 @@ struct opened {
     struct engine *engine;
 };
 
-static void open_model(struct opened *o, const char *name, uint32_t ctx_tokens, bool own_memory)
+/* With o->file open. */
+static void open_engine(struct opened *o, uint32_t ctx_tokens, bool own_memory)
 {
     struct hill_why why = {0};
-    char path[256];
     struct cldevice d = device;
-    snprintf(path, sizeof path, FIXTURES "%s.gguf", name);
     d.shares_memory = device.shares_memory && !own_memory;
-    RUN_CHECK(gguf_open(&o->file, path, &why));
     RUN_CHECK(model_hparams_read(&o->hp, o->file, &why));
     RUN_CHECK(engine_create(&o->engine, &d, o->file, &o->hp, &why));
     RUN_CHECK(engine_set_context(o->engine, ctx_tokens, &why));
+}
+
+static void open_fixture(struct gguf_file **out, const char *name)
+{
+    struct hill_why why = {0};
+    char path[256];
+    snprintf(path, sizeof path, FIXTURES "%s.gguf", name);
+    RUN_CHECK(gguf_open(out, path, &why));
+}
+
+static void open_model(struct opened *o, const char *name, uint32_t ctx_tokens, bool own_memory)
+{
+    open_fixture(&o->file, name);
+    open_engine(o, ctx_tokens, own_memory);
 }
 
 static void close_model(struct opened *o)
@@ -79,29 +92,36 @@ static void close_model(struct opened *o)
 }
 
 /* Every row of the prompt by prefill, one length after the other; the rest by decode. */
+static double compare_opened(const struct opened *o, const struct expected *x, const char *name,
+                             uint32_t batch)
+{
+    struct engine_run run;
+    assert_int_equal(o->hp.n_vocab, x->n_vocab);
+    run_init(&run, o->engine, batch, MOST_TOKENS);
+    double worst = 0;
+    for (uint32_t s = 0; s <= x->n_steps; s++) {
+        run_prefill(&run, x->ids, x->n_prompt + s);
+        worst = fmax(worst, difference(x, s, run.logits));
+    }
+    double by_prefill = worst;
+    run_prefill(&run, x->ids, x->n_prompt);
+    for (uint32_t s = 1; s <= x->n_steps; s++) {
+        run_step(&run, x->ids[x->n_prompt + s - 1]);
+        worst = fmax(worst, difference(x, s, run.logits));
+    }
+    print_message("%s: %.1e by prefill, %.1e with decode\n", name, by_prefill, worst);
+    run_finish(&run);
+    return worst;
+}
+
 static double compare(const char *name, uint32_t batch, bool own_memory)
 {
     struct expected x;
     struct opened o;
-    struct engine_run run;
     read_expected(name, &x);
     /* one file, two contexts */
     open_model(&o, strcmp(name, "phi3_short") ? name : "phi3_long", x.ctx_tokens, own_memory);
-    assert_int_equal(o.hp.n_vocab, x.n_vocab);
-    run_init(&run, o.engine, batch, MOST_TOKENS);
-    double worst = 0;
-    for (uint32_t s = 0; s <= x.n_steps; s++) {
-        run_prefill(&run, x.ids, x.n_prompt + s);
-        worst = fmax(worst, difference(&x, s, run.logits));
-    }
-    double by_prefill = worst;
-    run_prefill(&run, x.ids, x.n_prompt);
-    for (uint32_t s = 1; s <= x.n_steps; s++) {
-        run_step(&run, x.ids[x.n_prompt + s - 1]);
-        worst = fmax(worst, difference(&x, s, run.logits));
-    }
-    print_message("%s: %.1e by prefill, %.1e with decode\n", name, by_prefill, worst);
-    run_finish(&run);
+    double worst = compare_opened(&o, &x, name, batch);
     close_model(&o);
     free(x.logits);
     return worst;
@@ -118,6 +138,55 @@ static void agrees_with_memory_of_its_own(void **state)
 {
     const char *name = *state;
     assert_true(compare(name, 512, true) < 1e-3);
+}
+
+/* llama_yarn's file under the other name; multiplier: yarn_log_multiplier. */
+static void open_as_mistral3(struct gguf_file **out, float multiplier)
+{
+    struct gguf_file *llama;
+    struct model_hparams hp;
+    struct hill_why why = {0};
+    struct writer w = writer_new();
+    open_fixture(&llama, "llama_yarn");
+    RUN_CHECK(model_hparams_read(&hp, llama, &why));
+    key_text(&w, "general.architecture", "mistral3");
+    key_u32(&w, "mistral3.block_count", hp.n_layers);
+    key_u32(&w, "mistral3.context_length", hp.n_ctx_train);
+    key_u32(&w, "mistral3.embedding_length", hp.n_embd);
+    key_u32(&w, "mistral3.feed_forward_length", hp.n_ff);
+    key_u32(&w, "mistral3.attention.head_count", hp.n_heads);
+    key_u32(&w, "mistral3.attention.head_count_kv", hp.n_kv_heads);
+    key_f32(&w, "mistral3.attention.layer_norm_rms_epsilon", hp.norm_eps);
+    key_f32(&w, "mistral3.rope.freq_base", hp.rope_base);
+    key_text(&w, "mistral3.rope.scaling.type", "yarn");
+    key_f32(&w, "mistral3.rope.scaling.factor", hp.rope_scale);
+    key_u32(&w, "mistral3.rope.scaling.original_context_length", hp.rope_original_tokens);
+    key_f32(&w, "mistral3.rope.scaling.yarn_log_multiplier", multiplier);
+    for (uint64_t i = 0; i < gguf_tensor_count(llama); i++) {
+        const struct gguf_tensor *t = gguf_tensor_at(llama, i);
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)t->name.length, t->name.data);
+        tensor(&w, name, t->dims[0], t->dims[1], t->type, t->data, t->bytes);
+    }
+    RUN_CHECK(open_writer(out, &w, &why));
+    gguf_close(llama);
+}
+
+/* Its logits are llama's; with another amplitude they are not. */
+static void mistral3_is_llama_but_for_the_amplitude(void **state)
+{
+    struct expected x;
+    (void)state;
+    read_expected("llama_yarn", &x);
+    for (int lessened = 0; lessened < 2; lessened++) {
+        struct opened o;
+        open_as_mistral3(&o.file, (float)lessened);
+        open_engine(&o, x.ctx_tokens, false);
+        double worst = compare_opened(&o, &x, "mistral3", 512);
+        assert_true(lessened ? worst > 1e-2 : worst < 1e-3);
+        close_model(&o);
+    }
+    free(x.logits);
 }
 
 /* The comparison must be able to fail: with another context's factors it does. */
@@ -176,6 +245,7 @@ int main(void)
         EACH(phi3_short),
         EACH(phi3_long),
         EACH(opt),
+        cmocka_unit_test(mistral3_is_llama_but_for_the_amplitude),
         cmocka_unit_test(longrope_follows_the_context),
         cmocka_unit_test(a_position_that_was_not_learned_is_refused),
     };
