@@ -358,6 +358,7 @@ static struct shape part_shape(const struct model_hparams *hp, enum arch_part pa
         [ARCH_PART_Q_BIAS] = {q, 1},
         [ARCH_PART_K_BIAS] = {kv, 1},
         [ARCH_PART_V_BIAS] = {kv, 1},
+        [ARCH_PART_QKV_BIAS] = {q + 2 * kv, 1},
         [ARCH_PART_Q_NORM] = {hp->head_dim, 1},
         [ARCH_PART_K_NORM] = {hp->head_dim, 1},
         [ARCH_PART_OUTPUT] = {q, n},
@@ -371,19 +372,38 @@ static struct shape part_shape(const struct model_hparams *hp, enum arch_part pa
     return shapes[part].width ? shapes[part] : (struct shape){n, 1};
 }
 
+/* A part that a layer has only where q, k and v are tensors of their own. */
+static bool is_apart(enum arch_part part)
+{
+    return part == ARCH_PART_Q || part == ARCH_PART_K || part == ARCH_PART_V ||
+           part == ARCH_PART_Q_BIAS || part == ARCH_PART_K_BIAS || part == ARCH_PART_V_BIAS;
+}
+
+static int check_part(const struct context *c, uint32_t layer, enum arch_part part, bool joint)
+{
+    const struct model_arch *arch = c->hp->arch;
+    struct shape shape = part_shape(c->hp, part);
+    bool there = model_layer_tensor(c->file, layer, part) != NULL;
+    bool displaced = joint ? is_apart(part) : part == ARCH_PART_QKV_BIAS;
+    char name[64];
+    model_layer_tensor_name(name, layer, part);
+    if (displaced && there && arch_takes(arch, part))
+        return fail(c, HILL_E_UNSUPPORTED, "tensor '%s' has no place %s attn_qkv.weight", name,
+                    joint ? "beside" : "without");
+    if (displaced || !(arch_requires(arch, part) || (there && arch_takes(arch, part))))
+        return 0;
+    return check_tensor(c, name, shape.width, shape.height);
+}
+
 static int check_layers(const struct context *c)
 {
     int rc = 0;
-    for (uint32_t layer = 0; !rc && layer < c->hp->n_layers; layer++)
-        for (int p = 0; !rc && p < ARCH_PART_COUNT; p++) {
-            struct shape shape = part_shape(c->hp, p);
-            bool there = model_layer_tensor(c->file, layer, p) != NULL;
-            if (arch_requires(c->hp->arch, p) || (there && arch_takes(c->hp->arch, p))) {
-                char name[64];
-                model_layer_tensor_name(name, layer, p);
-                rc = check_tensor(c, name, shape.width, shape.height);
-            }
-        }
+    for (uint32_t layer = 0; !rc && layer < c->hp->n_layers; layer++) {
+        bool joint = arch_takes(c->hp->arch, ARCH_PART_QKV) &&
+                     model_layer_tensor(c->file, layer, ARCH_PART_QKV);
+        for (int p = 0; !rc && p < ARCH_PART_COUNT; p++)
+            rc = check_part(c, layer, p, joint);
+    }
     return rc;
 }
 

@@ -192,6 +192,60 @@ static void each_missing_tensor_is_named(void **state)
     }
 }
 
+/* One tensor in place of q, k and v. */
+static struct writer joint_qkv(void)
+{
+    static const struct {
+        const char *name;
+        uint64_t width, height;
+    } parts[] = {{"attn_norm", TINY_EMBD, 1}, {"ffn_norm", TINY_EMBD, 1},
+                 {"attn_qkv", TINY_EMBD, 16}, {"attn_output", 8, TINY_EMBD},
+                 {"ffn_gate", TINY_EMBD, 12}, {"ffn_up", TINY_EMBD, 12},
+                 {"ffn_down", 12, TINY_EMBD}};
+    struct writer w = metadata();
+    tiny_f32(&w, "token_embd.weight", TINY_EMBD, TINY_VOCAB);
+    tiny_f32(&w, "output_norm.weight", TINY_EMBD, 1);
+    for (unsigned i = 0; i < TINY_LAYERS * (sizeof parts / sizeof parts[0]); i++) {
+        unsigned part = i / TINY_LAYERS;
+        char name[64];
+        snprintf(name, sizeof name, "blk.%u.%s.weight", i % TINY_LAYERS, parts[part].name);
+        tiny_f32(&w, name, parts[part].width, parts[part].height);
+    }
+    return w;
+}
+
+static void joint_qkv_displaces_its_parts(void **state)
+{
+    static const struct {
+        const char *name;
+        uint64_t width, height;
+    } apart[] = {{"blk.0.attn_q.weight", TINY_EMBD, 8}, {"blk.0.attn_k.weight", TINY_EMBD, 4},
+                 {"blk.1.attn_v.weight", TINY_EMBD, 4}, {"blk.0.attn_q.bias", 8, 1},
+                 {"blk.1.attn_k.bias", 4, 1},           {"blk.0.attn_v.bias", 4, 1}};
+    struct model_hparams hp;
+    struct hill_why why;
+    (void)state;
+    struct writer w = joint_qkv();
+    if (read_writer(&w, &hp, &why))
+        fail_msg("%s", why.text);
+    w = joint_qkv();
+    tiny_f32(&w, "blk.0.attn_qkv.bias", 16, 1);
+    if (read_writer(&w, &hp, &why))
+        fail_msg("%s", why.text);
+    w = joint_qkv();
+    tiny_f32(&w, "blk.0.attn_qkv.bias", 15, 1);
+    refused(&w, HILL_E_DAMAGED, "blk.0.attn_qkv.bias");
+    for (unsigned i = 0; i < sizeof apart / sizeof apart[0]; i++) {
+        w = joint_qkv();
+        tiny_f32(&w, apart[i].name, apart[i].width, apart[i].height);
+        refused(&w, HILL_E_UNSUPPORTED, apart[i].name);
+    }
+    w = metadata();
+    tiny_tensors(&w, NULL);
+    tiny_f32(&w, "blk.1.attn_qkv.bias", 16, 1);
+    refused(&w, HILL_E_UNSUPPORTED, "blk.1.attn_qkv.bias");
+}
+
 static void misshapen_tensor_is_named(void **state)
 {
     (void)state;
@@ -320,6 +374,7 @@ int main(void)
         cmocka_unit_test(mistral3_lessens_yarns_amplitude),
         cmocka_unit_test(a_temperature_scale_bounds_the_context),
         cmocka_unit_test(each_missing_tensor_is_named),
+        cmocka_unit_test(joint_qkv_displaces_its_parts),
         cmocka_unit_test(misshapen_tensor_is_named),
         cmocka_unit_test(tensor_without_a_place_is_named),
         cmocka_unit_test(other_architecture_is_named),
