@@ -44,11 +44,20 @@ int chat_prompt_set_template(Hill__ModelInfo *info, const ProtobufCBinaryData *t
 
 int chat_prompt_check(const Hill__ModelInfo *info, struct hill_why *why)
 {
-    return info->chat_template.len
-               ? 0
-               : hill_fail(why, HILL_E_UNSUPPORTED,
-                           "model %.200s has no chat template (a base model?): it continues a text",
-                           info->path);
+    const char *text = (const char *)info->chat_template.data;
+    uint64_t name = chat_template_name(text, info->chat_template.len), shown = 0;
+    if (!info->chat_template.len)
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "model %.200s has no chat template (a base model?): it continues a text",
+                         info->path);
+    while (shown < name && shown < 40 && text[shown] >= ' ' && text[shown] <= '~')
+        shown++;
+    if (name && !chat_prompt_format(info))
+        return hill_fail(why, HILL_E_UNSUPPORTED,
+                         "the chat template of model %.200s is '%.*s': no template, and no name of "
+                         "a format that is built in here; see --chat-template-file",
+                         info->path, (int)shown, text);
+    return 0;
 }
 
 const struct chat_format *chat_prompt_format(const Hill__ModelInfo *info)

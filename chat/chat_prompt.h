@@ -19,7 +19,8 @@ int chat_prompt_read_template(ProtobufCBinaryData *out, const char *path, struct
 int chat_prompt_set_template(Hill__ModelInfo *info, const ProtobufCBinaryData *text,
                              struct hill_why *why);
 
-/* Has the model a template? HILL_E_UNSUPPORTED and one line when not. */
+/* Has the model a template, or the name of a built-in one? HILL_E_UNSUPPORTED and one line when
+ * not. */
 int chat_prompt_check(const Hill__ModelInfo *info, struct hill_why *why);
 /* NULL: none that is built in; the helper renders. */
 const struct chat_format *chat_prompt_format(const Hill__ModelInfo *info);

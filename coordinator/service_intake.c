@@ -172,6 +172,7 @@ static int make_request(struct service *sv, const Hill__Generate *generate, stru
     r->prefix.conversation = generate->conversation;
     r->prefix.after = generate->after;
     request_set_sampling(r, generate->sampling);
+    sampling_fill(&r->sampling, &s->sampling);
     if (request_keep_logprobs(r)) {
         request_destroy(r);
         return hill_fail(why, HILL_E_NOMEM, "out of memory for a request of %u tokens", n_prompt);

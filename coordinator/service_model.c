@@ -32,6 +32,7 @@ void model_take_info_request(void *owner, struct arrival *a)
     info.eos_text =
         to_wire(gguf_string_at(s->model, "tokenizer.ggml.tokens", tokenizer_eos(s->tokenizer)));
     info.ctx_tokens = s->epoch.plan.ctx_tokens;
+    info.sampling = (Hill__Sampling *)&s->sampling;
     router_to_client(sv->router, &a->from, &PROTO_MESSAGE(MODEL_INFO, model_info, &info));
 }
 

@@ -23,6 +23,9 @@
 #define CTX_DEFAULT_MAX 131072u
 #define CTX_UNSTATED    4096u
 #define MIB             1048576.0
+#define TEMPERED                                                                                   \
+    "beyond these the model scales its queries (attention.temperature_scale), which is not "       \
+    "supported"
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -111,6 +114,7 @@ static int open_model(struct settings *s, struct hill_why *why)
          token++)
         if (tokenizer_is_end(s->tokenizer, token))
             s->stop_tokens[s->n_stop_tokens++] = token;
+    sampling_defaults_read(&s->sampling, s->model);
     return 0;
 }
 
@@ -179,18 +183,26 @@ static int check_selection(struct settings *s, struct hill_why *why)
 
 static int choose_context(struct settings *s, struct hill_why *why)
 {
-    uint32_t trained = s->hparams.n_ctx_train;
-    s->epoch.plan.ctx_tokens = s->options.ctx_tokens ? s->options.ctx_tokens
-                               : trained             ? (uint32_t)smaller(trained, CTX_DEFAULT_MAX)
-                                                     : CTX_UNSTATED;
+    uint32_t trained = s->hparams.n_ctx_train, most = s->hparams.n_ctx_max;
+    bool learned = s->hparams.arch->rotary == ARCH_ROTARY_NONE;
+    uint32_t wanted = trained ? (uint32_t)smaller(trained, CTX_DEFAULT_MAX) : CTX_UNSTATED;
+    if (most && most < wanted && !learned && !s->options.ctx_tokens) {
+        log_warn("a context of %u tokens, not %u: " TEMPERED, most, wanted);
+        wanted = most;
+    }
+    s->epoch.plan.ctx_tokens = s->options.ctx_tokens ? s->options.ctx_tokens : wanted;
     if (trained && s->epoch.plan.ctx_tokens > trained)
         log_warn("a context of %u tokens is above the %u the model was trained with; going on, "
                  "answers may be poor",
                  s->epoch.plan.ctx_tokens, trained);
-    if (s->hparams.n_ctx_max && s->epoch.plan.ctx_tokens > s->hparams.n_ctx_max)
-        return hill_fail(why, HILL_E_INVALID,
+    if (most && s->epoch.plan.ctx_tokens > most)
+        return learned
+                   ? hill_fail(
+                         why, HILL_E_INVALID,
                          "a context of %u tokens: the model has learned %u positions and no more",
-                         s->epoch.plan.ctx_tokens, s->hparams.n_ctx_max);
+                         s->epoch.plan.ctx_tokens, most)
+                   : hill_fail(why, HILL_E_INVALID, "a context of %u tokens, above %u: " TEMPERED,
+                               s->epoch.plan.ctx_tokens, most);
     return 0;
 }
 

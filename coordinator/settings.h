@@ -12,6 +12,7 @@
 #include "model/gguf.h"
 #include "model/hparams.h"
 #include "coordinator/drives_record.h"
+#include "coordinator/sampling_defaults.h"
 #include "coordinator/tiers_record.h"
 #include "coordinator/worker_table.h"
 #include "model/tokenizer.h"
@@ -33,6 +34,7 @@ struct settings {
     struct tokenizer *tokenizer;
     uint32_t stop_tokens[SETTINGS_STOP_TOKENS_MAX];
     uint32_t n_stop_tokens;
+    Hill__Sampling sampling; /* of requests that leave it open */
 
     struct kv_hot_plan hot;
     const struct tiers_record *like; /* while it is sized; NULL: by what is free */

@@ -96,12 +96,13 @@ static void answer_props(struct job *job)
 {
     const struct upstream *up = &job->gateway->upstream;
     const Hill__ModelInfo *model = upstream_model(up);
+    const Hill__Sampling *s = model->sampling;
     struct text_buffer *out = &job->out;
     text_printf(out,
                 "{\"default_generation_settings\":{\"n_ctx\":%u,\"params\":{\"temperature\":%g,"
                 "\"top_k\":%u,\"top_p\":%g,\"min_p\":%g,\"repeat_penalty\":%g}},\"total_slots\":%u",
-                model->ctx_tokens, job->order.temperature, job->order.top_k, job->order.top_p,
-                job->order.min_p, job->order.repeat_penalty, up->status->status_reply->parallel);
+                model->ctx_tokens, (double)s->temperature, s->top_k, (double)s->top_p,
+                (double)s->min_p, (double)s->repeat_penalty, up->status->status_reply->parallel);
     text_puts(out, ",\"model_path\":");
     text_add_json(out, model->path, strlen(model->path));
     add_bytes(out, "chat_template", &model->chat_template);
@@ -316,7 +317,6 @@ void ask_begin(struct job *job)
         answer_model(job);
         break;
     case ENDPOINT_PROPS:
-        order_defaults(&job->order);
         answer_props(job);
         break;
     case ENDPOINT_TOKENIZE:

@@ -51,6 +51,7 @@ static void make_sampling(Hill__Sampling *out, const struct order *o)
     out->top_p = (float)o->top_p;
     out->min_p = (float)o->min_p;
     out->repeat_penalty = (float)o->repeat_penalty;
+    out->unset = o->unset;
     /* chosen here, so that another coordinator makes the same tokens */
     out->seed = o->seed ? o->seed : client_random();
     out->logprobs = o->logprobs;

@@ -358,7 +358,8 @@ static int take_field(struct order *o, const struct order_field *field, const js
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-void order_defaults(struct order *order)
+/* What a request that says nothing gets, by order->kind. */
+static void order_defaults(struct order *order)
 {
     order->temperature = strtod(range_of("temp")->fallback, NULL);
     order->top_p = strtod(range_of("top-p")->fallback, NULL);
@@ -436,6 +437,25 @@ static int check_whole(struct order *order, struct api_error *error)
     return tools_check(order, error) || take_begun(order, error) ? -1 : 0;
 }
 
+static uint32_t left_open(const json_t *root)
+{
+    static const struct {
+        const char *name;
+        enum hill_sampling_field field;
+    } fields[] = {{"temperature", HILL_SAMPLING_TEMPERATURE},
+                  {"top_k", HILL_SAMPLING_TOP_K},
+                  {"top_p", HILL_SAMPLING_TOP_P},
+                  {"min_p", HILL_SAMPLING_MIN_P},
+                  {"repeat_penalty", HILL_SAMPLING_REPEAT_PENALTY}};
+    uint32_t unset = 0;
+    for (unsigned i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const json_t *value = json_object_get(root, fields[i].name);
+        if (!value || json_is_null(value))
+            unset |= fields[i].field;
+    }
+    return unset;
+}
+
 int order_read(struct order *order, enum order_kind kind, const char *body, size_t bytes,
                struct api_error *error)
 {
@@ -444,6 +464,7 @@ int order_read(struct order *order, enum order_kind kind, const char *body, size
     order->root = json_bounded_object(body, bytes, error);
     if (!order->root || read_fields(order, error))
         return -1;
+    order->unset = left_open(order->root);
     return check_whole(order, error);
 }
 

@@ -56,7 +56,8 @@ struct order {
     bool prompt_only; /* no token is wanted: the prompt is read, for requests that begin with it */
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
-    uint64_t seed; /* 0: any */
+    uint32_t unset; /* of these five: enum hill_sampling_field, what the body leaves open */
+    uint64_t seed;  /* 0: any */
     bool ignore_eos, logprobs;
     bool json;            /* the answer is one JSON object */
     bool split_reasoning; /* of a chat: what the answer reasons stands apart */
@@ -81,8 +82,6 @@ int order_read(struct order *order, enum order_kind kind, const char *body, size
 void order_finish(struct order *order);
 /* The prompt has been sent: of the body stay the stop strings. HILL_E_NOMEM: all of it stays. */
 int order_forget_body(struct order *order);
-/* What a request that says nothing gets, by order->kind. */
-void order_defaults(struct order *order);
 
 /* ---- parts of it ---- */
 

@@ -383,7 +383,7 @@ static int fill_bias(const struct matrix *m, const struct row_source *s,
             continue;
         for (uint32_t i = 0; i + 1 < s->n_parts && left >= s->parts[i].rows; i++, part++)
             left -= s->parts[i].rows;
-        /* a bias alone has its matrix's rows: at is its place too */
+        /* a bias has its matrix's rows, of q, k and v in one, too: at is its place in both */
         out[row] = part->tensor ? biases[part - b->parts][at] : 0;
         if (norm)
             rc = fold_norm(t, at, m->k, scratch, norm, &out[row], &out[outputs + row]);
@@ -499,10 +499,11 @@ static int load_qkv(struct loader *l, struct layer_weights *w)
                                      (struct row_part){vs, all ? q + kv : 0, kv, 0, 0}},
                                     3,
                                     false};
+    const struct gguf_tensor *all_bias = layer_tensor(l, ARCH_PART_QKV_BIAS, q + 2 * kv, 0);
     const struct bias_source bias = {
-        {whole(layer_tensor(l, ARCH_PART_Q_BIAS, q, 0)),
-         whole(layer_tensor(l, ARCH_PART_K_BIAS, kv, 0)),
-         whole(layer_tensor(l, ARCH_PART_V_BIAS, kv, 0))},
+        {whole(all_bias ? all_bias : layer_tensor(l, ARCH_PART_Q_BIAS, q, 0)),
+         whole(all_bias ? all_bias : layer_tensor(l, ARCH_PART_K_BIAS, kv, 0)),
+         whole(all_bias ? all_bias : layer_tensor(l, ARCH_PART_V_BIAS, kv, 0))},
         e->hp.arch->norm == ARCH_NORM_LAYER ? layer_tensor(l, ARCH_PART_ATTN_NORM, n, 0) : NULL,
         layer_tensor(l, ARCH_PART_ATTN_NORM_BIAS, n, 0)};
     const struct row_part q_norm = rotated(e, layer_tensor(l, ARCH_PART_Q_NORM, head, 0), 0, head);

@@ -19,16 +19,26 @@ static int lacks_template(const char *model, struct hill_why *why)
                      model);
 }
 
+static int check_info(const Hill__ModelInfo *info, struct hill_why *why)
+{
+    int code = chat_prompt_check(info, why);
+    return code && !info->chat_template.len ? lacks_template(info->path, why) : code;
+}
+
 /* What is wrong with the file itself its pipeline says. */
 static int check_model(const char *path, struct hill_why *why)
 {
+    Hill__ModelInfo info = HILL__MODEL_INFO__INIT;
     struct gguf_file *model;
-    struct gguf_string text;
+    struct gguf_string text = {"", 0};
     if (gguf_open(&model, path, &(struct hill_why){""}))
         return 0;
-    bool has = gguf_get_string(model, "tokenizer.chat_template", &text) && text.length;
+    gguf_get_string(model, "tokenizer.chat_template", &text);
+    info.path = (char *)path;
+    info.chat_template = (ProtobufCBinaryData){text.length, (uint8_t *)text.data};
+    int code = check_info(&info, why);
     gguf_close(model);
-    return has ? 0 : lacks_template(path, why);
+    return code;
 }
 
 int conversation_options_read(struct conversation_options *out, const struct options *options,
@@ -63,8 +73,9 @@ int conversation_open(struct conversation *c, struct client *client,
         code = chat_prompt_set_template(c->info->model_info, &options->template, why);
     if (code)
         return code;
-    if (chat_prompt_check(c->info->model_info, why))
-        return lacks_template(c->info->model_info->path, why);
+    code = check_info(c->info->model_info, why);
+    if (code)
+        return code;
     c->no_think = options->no_think;
     if (c->no_think && !chat_prompt_has_thinking(c->info->model_info))
         return hill_fail(why, HILL_E_UNSUPPORTED,

@@ -43,6 +43,7 @@ int exchange_send(struct exchange *x, const struct exchange_request *request, st
     sampling.top_p = (float)options->top_p;
     sampling.min_p = (float)options->min_p;
     sampling.repeat_penalty = (float)options->repeat_penalty;
+    sampling.unset = options->unset;
     /* chosen here, so that the request can be asked for again and be the same one */
     sampling.seed = options->seed ? options->seed : client_random();
     generate.pieces = pieces;

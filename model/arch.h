@@ -42,6 +42,7 @@ enum arch_part {
     ARCH_PART_Q_BIAS,
     ARCH_PART_K_BIAS,
     ARCH_PART_V_BIAS,
+    ARCH_PART_QKV_BIAS,
     ARCH_PART_Q_NORM, /* RMS norm of each head, before the rotation */
     ARCH_PART_K_NORM,
     ARCH_PART_OUTPUT,
@@ -64,12 +65,14 @@ struct model_arch {
     enum arch_norm norm;
     enum arch_rotary rotary;
     enum arch_activation activation;
-    uint32_t required, optional; /* bits 1 << enum arch_part */
+    uint32_t required, optional; /* bits 1 << enum arch_part; QKV, where it is optional, stands for
+                                    Q, K and V */
     uint32_t unrotated_every;    /* layers i with (i + 1) % n == 0 are not rotated; 0: all are */
     uint32_t global_every;    /* with a window: layers i with (i + 1) % n == 0 attend to all; 0: no
                               windows */
     bool scales_embedding;    /* by sqrt(n_embd) */
     bool has_rope_factors;    /* rope_factors_long, rope_factors_short: LongRoPE */
+    bool has_yarn_multiplier; /* yarn_log_multiplier lessens YaRN's amplitude */
     uint32_t position_offset; /* learned positions: row of position 0 */
 };
 

@@ -32,6 +32,85 @@ static uint64_t hash_of(const char *text, uint64_t bytes)
     return hash;
 }
 
+/* llama.cpp's names of formats that it has built in, which files give in place of a template, and
+ * what it renders for them. BOS is the vocabulary's affair there. */
+static const struct {
+    const char *name;
+    struct chat_format format;
+} by_name[] = {
+    {"chatml",
+     {"chatml-named", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n",
+      "<|im_end|>\n<|im_start|>user\n", "<|im_start|>system\n",
+      .system_next = "<|im_end|>\n<|im_start|>system\n"}},
+    {"gemma",
+     {"gemma-named", "<start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n",
+      "<end_of_turn>\n<start_of_turn>user\n", "<start_of_turn>user\n", .system_end = "\n\n",
+      .strip_system = CHAT_STRIP_BOTH, .strip_user = CHAT_STRIP_BOTH,
+      .strip_answer = CHAT_STRIP_BOTH}},
+    {"llama2",
+     {"llama2-named", "[INST] ", " [/INST]", "</s>[INST] ", "[INST] ", .system_end = "\n"}},
+    {"llama2-sys",
+     {"llama2-named", "[INST] ", " [/INST]", "</s>[INST] ", "[INST] <<SYS>>\n",
+      .system_end = "\n<</SYS>>\n\n"}},
+    {"llama2-sys-bos",
+     {"llama2-named", "[INST] ", " [/INST]", "</s><s>[INST] ", "[INST] <<SYS>>\n",
+      .system_end = "\n<</SYS>>\n\n"}},
+    {"llama3",
+     {"llama3-named", "<|start_header_id|>user<|end_header_id|>\n\n",
+      "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+      "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n",
+      "<|start_header_id|>system<|end_header_id|>\n\n",
+      .system_next = "<|eot_id|><|start_header_id|>system<|end_header_id|>\n\n",
+      .strip_system = CHAT_STRIP_BOTH, .strip_user = CHAT_STRIP_BOTH,
+      .strip_answer = CHAT_STRIP_BOTH}},
+    {"mistral-v1",
+     {"mistral-named", " [INST] ", " [/INST] ", "</s> [INST] ", " [INST] ", .tail = " [/INST]",
+      .system_end = "\n\n"}},
+    {"mistral-v3",
+     {"mistral-named", "[INST] ", "[/INST] ", "</s>[INST] ", "[INST] ", .tail = "[/INST]",
+      .system_end = "\n\n", .strip_answer = CHAT_STRIP_BOTH}},
+    {"mistral-v3-tekken",
+     {"mistral-named", "[INST]", "[/INST]", "</s>[INST]", "[INST]", .system_end = "\n\n"}},
+    {"mistral-v7",
+     {"mistral-named", "[INST] ", "[/INST] ", "</s>[INST] ", "[SYSTEM_PROMPT] ", .tail = "[/INST]",
+      .system_end = "[/SYSTEM_PROMPT][INST] "}},
+    {"mistral-v7-tekken",
+     {"mistral-named", "[INST]", "[/INST]", "</s>[INST]", "[SYSTEM_PROMPT]",
+      .system_end = "[/SYSTEM_PROMPT][INST]"}},
+    {"phi3",
+     {"phi3-named", "<|user|>\n", "<|end|>\n<|assistant|>\n", "<|end|>\n<|user|>\n", "<|system|>\n",
+      .system_next = "<|end|>\n<|system|>\n"}},
+    {"phi4",
+     {"phi4-named", "<|im_start|>user<|im_sep|>", "<|im_end|><|im_start|>assistant<|im_sep|>",
+      "<|im_end|><|im_start|>user<|im_sep|>", "<|im_start|>system<|im_sep|>",
+      .system_next = "<|im_end|><|im_start|>system<|im_sep|>"}},
+    {"zephyr",
+     {"zephyr-named", "<|user|>\n", "<|endoftext|>\n<|assistant|>\n", "<|endoftext|>\n<|user|>\n",
+      "<|system|>\n", .system_next = "<|endoftext|>\n<|system|>\n"}},
+};
+
+/* A name in a file may have a newline behind it. */
+static uint64_t name_bytes(const char *text, uint64_t bytes)
+{
+    while (bytes && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r'))
+        bytes--;
+    return bytes;
+}
+
+static const struct chat_format *find_name(const char *text, uint64_t bytes)
+{
+    bytes = name_bytes(text, bytes);
+    for (unsigned i = 0; i < sizeof by_name / sizeof by_name[0]; i++)
+        if (bytes == strlen(by_name[i].name) && memcmp(text, by_name[i].name, bytes) == 0)
+            return &by_name[i].format;
+    return NULL;
+}
+
+uint64_t chat_template_name(const char *text, uint64_t bytes)
+{
+    return bytes && memchr(text, '{', bytes) ? 0 : name_bytes(text, bytes);
+}
+
 const struct chat_format *chat_format_find(const char *text, uint64_t bytes)
 {
     uint64_t hash = hash_of(text, bytes);
@@ -45,7 +124,7 @@ const struct chat_format *chat_format_find(const char *text, uint64_t bytes)
         else
             high = middle;
     }
-    return NULL;
+    return find_name(text, bytes);
 }
 
 const char *chat_format_name(const struct chat_format *format)

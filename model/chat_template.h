@@ -4,8 +4,10 @@
  * What: the common templates, recognised by the xxHash of their text and by nothing else: a known
  * text has a format (chat_formats.h) that renders as the template does, and of an unknown one it is
  * unknown what it does. A text is taken as Jinja reads it: CRLF is LF, one newline at the end does
- * not count. Today's date stands where the template puts it; a template that would answer a tool is
- * rendered as without tools. A system text for a template that has no place for one is put before
+ * not count. In place of a template a file may have llama.cpp's name of a format (chatml, llama3,
+ * mistral-v7 ...): those of chat_template.c's table are known, too.
+ * Today's date stands where the template puts it; a template that would answer a tool is rendered
+ * as without tools. A system text for a template that has no place for one is put before
  * the first user's text, with an empty line between them.
  * The prompt is a list of pieces (model/tokenizer.h): the template's own text, in which control
  * tokens are tokens, the user's and the system text, in which nothing is, and earlier answers, in
@@ -55,6 +57,8 @@ struct chat_prompt {
 
 /* NULL: not known. */
 const struct chat_format *chat_format_find(const char *text, uint64_t bytes);
+/* Bytes of a text that is a name, since nothing in it is Jinja's; 0: a template. */
+uint64_t chat_template_name(const char *text, uint64_t bytes);
 const char *chat_format_name(const struct chat_format *format);
 
 /* How tools are told of and called in the format's template. */

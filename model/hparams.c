@@ -157,14 +157,32 @@ static int read_linear(struct context *c)
     return read_positive(c, c->key, &c->hp->rope_scale);
 }
 
+/* The checkpoint's mscale_all_dim: 1 takes all of the amplitude away. As in llama.cpp, mscale is
+ * taken to be 1. */
+static int read_yarn_multiplier(struct context *c)
+{
+    struct model_hparams *hp = c->hp;
+    const char *key = key_of(c, "rope.scaling.yarn_log_multiplier");
+    double multiplier;
+    if (!hp->arch->has_yarn_multiplier || !gguf_find(c->file, key))
+        return 0;
+    if (!gguf_get_f64(c->file, key, &multiplier) || !(multiplier >= 0) ||
+        !isfinite((float)multiplier))
+        return fail(c, HILL_E_DAMAGED, "metadata key %s is not a number from 0 on", key);
+    if (hp->rope_scale > 1)
+        hp->rope_amplitude /= 0.1f * (float)multiplier * logf(hp->rope_scale) + 1;
+    return 0;
+}
+
 /* Names of the paper (arXiv:2309.00071): s, L, beta (fast), alpha (slow). */
 static int read_yarn(struct context *c)
 {
     struct model_hparams *hp = c->hp;
     static const char *const refused[] = {"rope.scaling.yarn_ext_factor",
                                           "rope.scaling.yarn_log_multiplier"};
+    unsigned n_refused = hp->arch->has_yarn_multiplier ? 1 : 2;
     double value;
-    for (unsigned i = 0; i < sizeof refused / sizeof refused[0]; i++)
+    for (unsigned i = 0; i < n_refused; i++)
         if (gguf_get_f64(c->file, key_of(c, refused[i]), &value) && value != (i == 0 ? 1 : 0))
             return fail(c, HILL_E_UNSUPPORTED, "metadata key %s is %g", c->key, value);
     hp->rope_yarn = true;
@@ -176,7 +194,7 @@ static int read_yarn(struct context *c)
     /* The paper's. yarn_attn_factor, which converters write where the checkpoint spells it out,
      * repeats this factor, and llama.cpp passes over it. */
     hp->rope_amplitude *= 0.1f * logf(hp->rope_scale) + 1;
-    return rc;
+    return rc ? rc : read_yarn_multiplier(c);
 }
 
 /* A rope.scaling.type that is absent means linear, as in llama.cpp. */
@@ -222,6 +240,20 @@ static int read_rope(struct context *c)
         rc = read_positive(c, key_of(c, "rope.scaling.attn_factor"), &amplitude);
     hp->rope_amplitude *= amplitude;
     return rc;
+}
+
+/* Queries at position p are to be scaled by 1 + scale ln(1 + floor(p / L)), L the context before it
+ * was stretched. The arithmetic has no such step; within L there is nothing to scale. */
+static int read_temperature(struct context *c)
+{
+    struct model_hparams *hp = c->hp;
+    double scale;
+    if (!gguf_get_f64(c->file, key_of(c, "attention.temperature_scale"), &scale) || scale == 0)
+        return 0;
+    if (hp->rope_original_tokens == 0 || hp->rope_original_tokens == UINT32_MAX)
+        return fail(c, HILL_E_UNSUPPORTED, "metadata key %s is %g", c->key, scale);
+    hp->n_ctx_max = hp->rope_original_tokens;
+    return 0;
 }
 
 /* What the arithmetic does not do must not be asked for. */
@@ -272,6 +304,8 @@ static int read_metadata(struct context *c)
         hp->n_ctx_train = context_length > UINT32_MAX ? UINT32_MAX : (uint32_t)context_length;
     if (!rc)
         rc = read_rope(c);
+    if (!rc)
+        rc = read_temperature(c);
     if (!rc)
         rc = read_window(c);
     if (!rc)
@@ -324,6 +358,7 @@ static struct shape part_shape(const struct model_hparams *hp, enum arch_part pa
         [ARCH_PART_Q_BIAS] = {q, 1},
         [ARCH_PART_K_BIAS] = {kv, 1},
         [ARCH_PART_V_BIAS] = {kv, 1},
+        [ARCH_PART_QKV_BIAS] = {q + 2 * kv, 1},
         [ARCH_PART_Q_NORM] = {hp->head_dim, 1},
         [ARCH_PART_K_NORM] = {hp->head_dim, 1},
         [ARCH_PART_OUTPUT] = {q, n},
@@ -337,19 +372,38 @@ static struct shape part_shape(const struct model_hparams *hp, enum arch_part pa
     return shapes[part].width ? shapes[part] : (struct shape){n, 1};
 }
 
+/* A part that a layer has only where q, k and v are tensors of their own. */
+static bool is_apart(enum arch_part part)
+{
+    return part == ARCH_PART_Q || part == ARCH_PART_K || part == ARCH_PART_V ||
+           part == ARCH_PART_Q_BIAS || part == ARCH_PART_K_BIAS || part == ARCH_PART_V_BIAS;
+}
+
+static int check_part(const struct context *c, uint32_t layer, enum arch_part part, bool joint)
+{
+    const struct model_arch *arch = c->hp->arch;
+    struct shape shape = part_shape(c->hp, part);
+    bool there = model_layer_tensor(c->file, layer, part) != NULL;
+    bool displaced = joint ? is_apart(part) : part == ARCH_PART_QKV_BIAS;
+    char name[64];
+    model_layer_tensor_name(name, layer, part);
+    if (displaced && there && arch_takes(arch, part))
+        return fail(c, HILL_E_UNSUPPORTED, "tensor '%s' has no place %s attn_qkv.weight", name,
+                    joint ? "beside" : "without");
+    if (displaced || !(arch_requires(arch, part) || (there && arch_takes(arch, part))))
+        return 0;
+    return check_tensor(c, name, shape.width, shape.height);
+}
+
 static int check_layers(const struct context *c)
 {
     int rc = 0;
-    for (uint32_t layer = 0; !rc && layer < c->hp->n_layers; layer++)
-        for (int p = 0; !rc && p < ARCH_PART_COUNT; p++) {
-            struct shape shape = part_shape(c->hp, p);
-            bool there = model_layer_tensor(c->file, layer, p) != NULL;
-            if (arch_requires(c->hp->arch, p) || (there && arch_takes(c->hp->arch, p))) {
-                char name[64];
-                model_layer_tensor_name(name, layer, p);
-                rc = check_tensor(c, name, shape.width, shape.height);
-            }
-        }
+    for (uint32_t layer = 0; !rc && layer < c->hp->n_layers; layer++) {
+        bool joint = arch_takes(c->hp->arch, ARCH_PART_QKV) &&
+                     model_layer_tensor(c->file, layer, ARCH_PART_QKV);
+        for (int p = 0; !rc && p < ARCH_PART_COUNT; p++)
+            rc = check_part(c, layer, p, joint);
+    }
     return rc;
 }
 

@@ -22,7 +22,7 @@ struct model_hparams {
     const struct model_arch *arch;
     uint32_t n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_vocab;
     uint32_t n_ctx_train;   /* 0: not stated */
-    uint32_t n_ctx_max;     /* learned positions: there are no more; else 0 */
+    uint32_t n_ctx_max;     /* positions at most: those learned, or with unscaled queries; else 0 */
     uint32_t rope_dims;     /* rotated dimensions of a head (<= head_dim); 0: none */
     float rope_base;        /* default 10000 */
     float rope_scale;       /* linear scaling: positions are divided by it; YaRN's s; default 1 */

@@ -243,7 +243,10 @@ const struct option_spec hill_request_specs[] = {
            .letter = "n", .min = -1, .max = MAX_TOKENS, .fallback = "-1"),
     OPTION("seed", INTEGER, "N", "of the sampler's random numbers; -1: another one each time",
            .letter = "s", .min = -1, .max = 4294967295.0, .fallback = "-1"),
-    OPTION("temp", REAL, "T", "temperature; 0: greedy", .max = 1000, .fallback = "0.8"),
+    OPTION("temp", REAL, "T",
+           "temperature; 0: greedy. A model's file may have a default of its own for this and the "
+           "next four",
+           .max = 1000, .fallback = "0.8"),
     OPTION("top-k", INTEGER, "N", "sample from the N most probable tokens; 0: off", .max = 1048576,
            .fallback = "40"),
     OPTION("top-p", REAL, "P", "sample from the fewest tokens whose probabilities reach P; 1: off",
@@ -461,6 +464,23 @@ int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings 
 
 /* ---- request ----------------------------------------------------------------------------- */
 
+static uint32_t read_unset(const struct options *options)
+{
+    static const struct {
+        const char *name;
+        enum hill_sampling_field field;
+    } fields[] = {{"temp", HILL_SAMPLING_TEMPERATURE},
+                  {"top-k", HILL_SAMPLING_TOP_K},
+                  {"top-p", HILL_SAMPLING_TOP_P},
+                  {"min-p", HILL_SAMPLING_MIN_P},
+                  {"repeat-penalty", HILL_SAMPLING_REPEAT_PENALTY}};
+    uint32_t unset = 0;
+    for (unsigned i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (options_source(options, fields[i].name) == OPTION_FROM_DEFAULT)
+            unset |= fields[i].field;
+    return unset;
+}
+
 int hill_request_read_numbers(struct hill_request_options *out, const struct options *options,
                               struct hill_why *why)
 {
@@ -472,6 +492,7 @@ int hill_request_read_numbers(struct hill_request_options *out, const struct opt
         .top_p = options_real(options, "top-p"),
         .min_p = options_real(options, "min-p"),
         .repeat_penalty = options_real(options, "repeat-penalty"),
+        .unset = read_unset(options),
         .ignore_eos = options_flag(options, "ignore-eos"),
         .json = options_flag(options, "json"),
         .no_prefix_cache = options_flag(options, "no-prefix-cache"),

@@ -87,12 +87,23 @@ bool hill_drive_file(const char *url, char out[HILL_PATH_BYTES]);
 int hill_drives_read(struct hill_pipeline_options *out, struct csd_model *model,
                      const struct options *options, struct hill_why *why);
 
+/* What of Sampling a person may leave open: bits of Sampling.unset. */
+enum hill_sampling_field {
+    HILL_SAMPLING_TEMPERATURE = 1,
+    HILL_SAMPLING_TOP_K = 2,
+    HILL_SAMPLING_TOP_P = 4,
+    HILL_SAMPLING_MIN_P = 8,
+    HILL_SAMPLING_REPEAT_PENALTY = 16,
+    HILL_SAMPLING_ALL = 31
+};
+
 struct hill_request_options {
     const char *prompt, *file; /* exactly one is set */
     uint32_t predict;          /* HILL_PREDICT_UNTIL_CONTEXT or the number */
     uint64_t seed;             /* 0: the coordinator picks one */
     double temperature, top_p, min_p, repeat_penalty;
     uint32_t top_k;
+    uint32_t unset; /* enum hill_sampling_field: what was said nowhere */
     bool ignore_eos, json, special, token_ids, no_prefix_cache;
     uint32_t score_from; /* 0: generate */
 };

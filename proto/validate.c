@@ -20,6 +20,7 @@
 #include "kv/score.h"
 #include "kv/select.h"
 #include "proto/epoch_settings.h"
+#include "proto/options_hill.h"
 #include "proto/records.h"
 
 #define TEXT_MAX      4096u
@@ -216,6 +217,7 @@ static int check_sampling(const Hill__Sampling *m, struct hill_why *why)
     CHECK("sampling", "min_p", not_negative(m->min_p) && m->min_p <= 1);
     CHECK("sampling", "repeat_penalty",
           isfinite(m->repeat_penalty) && m->repeat_penalty > 0 && m->repeat_penalty <= 1000);
+    CHECK("sampling", "unset", m->unset <= HILL_SAMPLING_ALL);
     return 0;
 }
 
@@ -552,7 +554,8 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     switch (message->body_case) {
     case HILL__MESSAGE__BODY_MODEL_INFO:
         CHECK("model_info", "ctx_tokens", message->model_info->ctx_tokens > 0);
-        return 0;
+        CHECK("model_info", "sampling", message->model_info->sampling != NULL);
+        return check_sampling(message->model_info->sampling, why);
     case HILL__MESSAGE__BODY_READY:
         CHECK("ready", "device", text_ok(message->ready->device));
         return 0;

@@ -108,11 +108,12 @@ static void arch_model(const char *name, uint32_t type)
 
 static void model_seeds(void)
 {
-    static const char *const archs[] = {"llama", "qwen2", "qwen3", "smollm3", "gemma3", "phi3"};
+    static const char *const archs[] = {"llama",  "qwen2", "qwen3",   "smollm3",
+                                        "gemma3", "phi3",  "mistral3"};
     uint32_t n = 0;
     for (uint32_t type = 0; type < 64; type++)
         if (block_format(type))
-            arch_model(archs[n++ % 6], type);
+            arch_model(archs[n++ % 7], type);
     arch_model("opt", GGUF_TENSOR_F16);
 }
 

@@ -57,6 +57,11 @@ static void test_what_is_not_said_is_the_command_lines_default(void **state)
     assert_int_equal(order.predict, HILL_PREDICT_UNTIL_CONTEXT);
     assert_true(order.temperature == 0.8 && order.top_p == 0.95 && order.min_p == 0.05);
     assert_true(order.repeat_penalty == 1 && order.top_k == 40 && order.seed == 0);
+    assert_int_equal(order.unset, HILL_SAMPLING_ALL);
+    taken(ORDER_COMPLETION, "{\"prompt\":\"p\",\"temperature\":0.8,\"top_k\":null,\"min_p\":0}");
+    assert_int_equal(order.unset,
+                     HILL_SAMPLING_TOP_K | HILL_SAMPLING_TOP_P | HILL_SAMPLING_REPEAT_PENALTY);
+    taken(ORDER_CHAT, "{" HELLO "}");
     assert_true(order.cache_prompt);
     assert_false(order.stream || order.ignore_eos || order.parse_special || order.has_alpha);
 }
@@ -75,6 +80,7 @@ static void test_every_field_is_taken(void **state)
     assert_int_equal(order.predict, 7);
     assert_true(order.temperature == 0 && order.top_k == 3 && order.top_p == 0.5);
     assert_true(order.min_p == 0.25 && order.repeat_penalty == 1.5 && order.seed == 12);
+    assert_int_equal(order.unset, 0);
     assert_int_equal(order.n_stops, 2);
     assert_memory_equal(order.stops[1].text, "bc", 2);
     assert_true(order.has_budget && order.budget == 64 && order.has_policy);

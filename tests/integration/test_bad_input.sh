@@ -50,6 +50,12 @@ refused "model is a folder" 1 "$work: it is no regular file" -m "$work" -p x
 mkfifo "$work/fifo.gguf"
 refused "model is a fifo" 1 "fifo.gguf: it is no regular file" -m "$work/fifo.gguf" -p x
 
+"$bin/hill-mkmodel" -o "$work/tempered.gguf" --metadata llama.attention.temperature_scale=0.1 \
+    --metadata llama.rope.scaling.original_context_length=512 || fail "mkmodel"
+refused "a context in which queries would have to be scaled" 100 "1024 tokens, above 512: .*attention.temperature_scale" -m "$work/tempered.gguf" -c 1024 -p x
+HILL_LOG_LEVEL=warn run_json "$work/tempered" -m "$work/tempered.gguf" -p x -n 2
+expect "the context that is left" "$? $(grep -c 'a context of 512 tokens, not 131072: .*attention.temperature_scale' "$work/tempered.err")" "0 1"
+
 head -c 3000 LICENSE >"$work/long"
 refused "prompt longer than the context" 1 "context" -m "$work/good.gguf" -c 1024 -f "$work/long"
 refused "prompt file not there" 100 "nofile" -m "$work/good.gguf" -f "$work/nofile"

@@ -29,6 +29,14 @@ if /usr/bin/python3 -c 'import jinja2' 2>/dev/null; then
     expect_one_line "--no-think without a switch" 1 "$bin/hillctl" generate --chat -p x --no-think --chat-template-file "$work/template" --run-dir "$run_dir"
     expect "a file's template is the prompt, spelt out" "$(cat "$work/said")" "$(hillctl generate -p '<user>Say hello.<answer>' -n 4 --temp 0 --ignore-eos)"
 fi
+# ---- llama.cpp's name of a format in place of a template ----
+echo chatml >"$work/name"
+hillctl generate --chat --chat-template-file "$work/name" -p 'Say hello.' -n 4 --temp 0 --ignore-eos >"$work/said" || fail "a format by its name"
+expect "a format by its name is the prompt, spelt out" "$(cat "$work/said")" \
+    "$(hillctl generate -p $'<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\n' -n 4 --temp 0 --ignore-eos)"
+echo vicuna >"$work/name"
+expect_one_line "a name that is not known" 1 "$bin/hillctl" generate --chat --chat-template-file "$work/name" -p x --run-dir "$run_dir"
+expect "it says which" "$(grep -c "is 'vicuna': no template" "$work/err")" 1
 : >"$work/empty"
 for file in empty nowhere; do
     expect_one_line "--chat-template-file $file" 100 "$bin/hillctl" generate --chat -p x --chat-template-file "$work/$file" --check
@@ -48,6 +56,9 @@ for command in chat "run --chat -p x"; do
     expect_one_line "$command with a model without a template" 1 "$hillinfer" $command -m "$work/wired.gguf" --run-dir "$run_dir" --state-dir "$work/unused"
     expect "no pipeline was started" "$(grep -c 'has no chat template' "$work/err") $([ -e "$work/unused" ] && echo there)" "1 "
 done
+"$bin/hill-mkmodel" -o "$work/named.gguf" --chat-template vicuna >/dev/null 2>&1 || fail "hill-mkmodel"
+expect_one_line "a model with a name that is not known" 1 "$hillinfer" chat -m "$work/named.gguf" --run-dir "$run_dir" --state-dir "$work/unused"
+expect "no pipeline was started for it" "$(grep -c "is 'vicuna': no template" "$work/err") $([ -e "$work/unused" ] && echo there)" "1 "
 
 # ---- lines of a script ----
 HILL_LOG_LEVEL=info up -m "$model" -c 1024 --policy full || fail "up with a real model"

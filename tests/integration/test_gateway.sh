@@ -93,6 +93,7 @@ ask GET /v1/models/other
 refused "another model" 404 wired
 ask GET /props
 answered "props" 200 '"\(.total_slots) \(.default_generation_settings.n_ctx) \(.chat_template | length > 100)"' "2 16384 true"
+answered "props: how is sampled" 200 '.default_generation_settings.params | "\(.temperature) \(.top_k) \(.top_p)"' "0.8 40 0.95"
 ask GET /slots
 answered "slots" 200 'map(.is_processing) | @csv' "false,false"
 
@@ -618,13 +619,27 @@ expect_nothing_left
 # neither reads nor writes what lies beside it ----
 mkdir -p "$work/prefix/bin" "$work/prefix/share/hillinfer"
 cp "$bin/hill-gateway" "$work/prefix/bin"
-"$bin/hill-mkmodel" -o "$work/own.gguf" 2>/dev/null
+"$bin/hill-mkmodel" -o "$work/own.gguf" --random --metadata general.sampling.temp=0.0 --metadata general.sampling.top_k=20 2>/dev/null
 echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>{% if enable_thinking == false %}</think>{% endif %}' >"$work/template"
 up -m "$work/own.gguf" -c 512 || fail "up"
 (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --chat-template-file template --run-dir "$run_dir" --log-level debug 2>"$work/own.err") &
 gateway=$!
 wait_for 30 healthy --unix-socket "$work/gw.sock" http://localhost/health || fail "an installed gateway: $(tail -n 1 "$work/own.err")"
 url=http://localhost
+# how this model's file wants it sampled holds where nobody says otherwise
+ask GET /props '' --unix-socket "$work/gw.sock"
+answered "props: how the model's file has it sampled" 200 '.default_generation_settings.params | "\(.temperature) \(.top_k) \(.top_p)"' "0 20 0.95"
+sampled() { # FIELDS [OPTIONS...]: the answer by HTTP, and hillctl's tokens
+    ask POST /v1/completions "{\"prompt\":\"one fish\",\"max_tokens\":12,\"seed\":3,\"ignore_eos\":true$1}" --unix-socket "$work/gw.sock"
+    jq -c '.choices[0].text' "$work/answer"
+    hillctl generate -p "one fish" -n 12 -s 3 --ignore-eos --json "${@:2}" | jq -c .tokens
+}
+greedy=$(sampled ',"temperature":0' --temp 0)
+expect "twelve tokens" "$(tail -n 1 <<<"$greedy" | jq length)" 12
+expect "the file's temperature" "$(sampled "")" "$greedy"
+warm=$(sampled ',"temperature":0.8' --temp 0.8)
+expect "another one that was asked for: by HTTP" "$([ "$(head -n 1 <<<"$warm")" != "$(head -n 1 <<<"$greedy")" ] && echo other)" other
+expect "another one that was asked for: by hillctl" "$([ "$(tail -n 1 <<<"$warm")" != "$(tail -n 1 <<<"$greedy")" ] && echo other)" other
 if [ -x /usr/bin/python3 ] && grep -q 'confined by seccomp, Landlock' "$work/own.err"; then
     # its helper is confined as the gateway is
     cat >"$work/prefix/share/hillinfer/chat-template-helper.py" <<EOF

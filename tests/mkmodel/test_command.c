@@ -77,6 +77,18 @@ static void every_value_is_taken(void **state)
     assert_int_equal(o.shape.n_ctx, 2048);
     assert_true(o.shape.seed == UINT32_MAX);
     assert_true(o.shape.tied);
+    assert_null(o.shape.metadata);
+    assert_int_equal(parse(&o, "-o x --metadata a.b=0.5 --metadata c=7", &why), 0);
+    assert_string_equal(o.shape.metadata, "a.b=0.5,c=7");
+    struct shape_number number;
+    const char *at = o.shape.metadata;
+    assert_true(shape_next_number(&at, &number));
+    assert_string_equal(number.key, "a.b");
+    assert_true(number.real && number.value == 0.5);
+    assert_true(shape_next_number(&at, &number));
+    assert_string_equal(number.key, "c");
+    assert_true(!number.real && number.value == 7);
+    assert_false(shape_next_number(&at, &number));
 }
 
 static void mistakes_are_refused_in_one_line_that_names_the_option(void **state)
@@ -98,6 +110,11 @@ static void mistakes_are_refused_in_one_line_that_names_the_option(void **state)
         {"-o x --rope-base nan", "--rope-base"},
         {"-o x --rope-base 1e39", "--rope-base"},
         {"-o x --seed one", "--seed"},
+        {"-o x --metadata key", "--metadata"},
+        {"-o x --metadata =1", "--metadata"},
+        {"-o x --metadata k=one", "--metadata"},
+        {"-o x --metadata k=-1", "--metadata"},
+        {"-o x --metadata k=1,,j=2", "--metadata"},
         {"-o x --seed 18446744073709551616", "--seed"},
         {"-o x --nonsense", "--nonsense"},
         {"-o x -q", "-q"},

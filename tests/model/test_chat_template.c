@@ -183,6 +183,87 @@ static struct chat_message message(enum chat_role role, const char *text)
     return (struct chat_message){role, text, strlen(text)};
 }
 
+/* What llama.cpp renders for " s ", " u ", " a " and " v ", and for " u " alone. */
+static void names_of_llama_cpps_formats_are_known(void **state)
+{
+    static const struct {
+        const char *name, *talk, *alone;
+    } cases[] = {
+        {"chatml",
+         "<|im_start|>system\n s <|im_end|>\n<|im_start|>user\n u <|im_end|>\n"
+         "<|im_start|>assistant\n a <|im_end|>\n<|im_start|>user\n v <|im_end|>\n"
+         "<|im_start|>assistant\n",
+         "<|im_start|>user\n u <|im_end|>\n<|im_start|>assistant\n"},
+        {"gemma",
+         "<start_of_turn>user\ns\n\nu<end_of_turn>\n<start_of_turn>model\na<end_of_turn>\n"
+         "<start_of_turn>user\nv<end_of_turn>\n<start_of_turn>model\n",
+         "<start_of_turn>user\nu<end_of_turn>\n<start_of_turn>model\n"},
+        {"llama2", "[INST]  s \n u  [/INST] a </s>[INST]  v  [/INST]", "[INST]  u  [/INST]"},
+        {"llama2-sys", "[INST] <<SYS>>\n s \n<</SYS>>\n\n u  [/INST] a </s>[INST]  v  [/INST]",
+         "[INST]  u  [/INST]"},
+        {"llama2-sys-bos",
+         "[INST] <<SYS>>\n s \n<</SYS>>\n\n u  [/INST] a </s><s>[INST]  v  [/INST]",
+         "[INST]  u  [/INST]"},
+        {"llama3",
+         "<|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|>"
+         "<|start_header_id|>user<|end_header_id|>\n\nu<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\na<|eot_id|>"
+         "<|start_header_id|>user<|end_header_id|>\n\nv<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n",
+         "<|start_header_id|>user<|end_header_id|>\n\nu<|eot_id|>"
+         "<|start_header_id|>assistant<|end_header_id|>\n\n"},
+        {"mistral-v1", " [INST]  s \n\n u  [/INST]  a </s> [INST]  v  [/INST]",
+         " [INST]  u  [/INST]"},
+        {"mistral-v3", "[INST]  s \n\n u [/INST] a</s>[INST]  v [/INST]", "[INST]  u [/INST]"},
+        {"mistral-v3-tekken", "[INST] s \n\n u [/INST] a </s>[INST] v [/INST]", "[INST] u [/INST]"},
+        {"mistral-v7",
+         "[SYSTEM_PROMPT]  s [/SYSTEM_PROMPT][INST]  u [/INST]  a </s>[INST]  v [/INST]",
+         "[INST]  u [/INST]"},
+        {"mistral-v7-tekken",
+         "[SYSTEM_PROMPT] s [/SYSTEM_PROMPT][INST] u [/INST] a </s>[INST] v [/INST]",
+         "[INST] u [/INST]"},
+        {"phi3",
+         "<|system|>\n s <|end|>\n<|user|>\n u <|end|>\n<|assistant|>\n a <|end|>\n"
+         "<|user|>\n v <|end|>\n<|assistant|>\n",
+         "<|user|>\n u <|end|>\n<|assistant|>\n"},
+        {"phi4",
+         "<|im_start|>system<|im_sep|> s <|im_end|><|im_start|>user<|im_sep|> u "
+         "<|im_end|><|im_start|>assistant<|im_sep|> a <|im_end|><|im_start|>user<|im_sep|> v "
+         "<|im_end|><|im_start|>assistant<|im_sep|>",
+         "<|im_start|>user<|im_sep|> u <|im_end|><|im_start|>assistant<|im_sep|>"},
+        {"zephyr",
+         "<|system|>\n s <|endoftext|>\n<|user|>\n u <|endoftext|>\n<|assistant|>\n a "
+         "<|endoftext|>\n<|user|>\n v <|endoftext|>\n<|assistant|>\n",
+         "<|user|>\n u <|endoftext|>\n<|assistant|>\n"},
+    };
+    const struct chat_message talk[] = {message(CHAT_SYSTEM, " s "), message(CHAT_USER, " u "),
+                                        message(CHAT_ASSISTANT, " a "), message(CHAT_USER, " v ")};
+    (void)state;
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (unsigned alone = 0; alone < 2; alone++) {
+            const char *name = cases[i].name;
+            const struct chat_format *format = chat_format_find(name, strlen(name));
+            struct chat_prompt prompt;
+            struct hill_why why = {""};
+            if (!format ||
+                chat_render(&prompt, format, &llama2, talk + alone, alone ? 1u : 4u, &why))
+                fail_msg("%s: %s", name, why.text);
+            char *text = join(&prompt);
+            assert_string_equal(text, alone ? cases[i].alone : cases[i].talk);
+            free(text);
+            chat_prompt_finish(&prompt);
+        }
+    assert_non_null(chat_format_find("chatml\n", 7));
+    assert_null(chat_format_find("chatm", 5));
+    assert_null(chat_format_find("vicuna", 6)); /* llama.cpp's, but not known here */
+    assert_int_equal(chat_template_name("vicuna\r\n", 8), 6);
+    assert_int_equal(chat_template_name(chatml, sizeof chatml - 1), 0);
+    assert_int_equal(chat_template_name("", 0), 0);
+    assert_int_equal(chat_format_tools(chat_format_find("chatml", 6)), CHAT_TOOLS_TAGS);
+    assert_int_equal(chat_format_tools(chat_format_find("llama3", 6)), CHAT_TOOLS_JSON);
+    assert_int_equal(chat_format_tools(chat_format_find("phi4", 4)), CHAT_TOOLS_NONE);
+}
+
 static void words_of_a_person_are_a_piece_of_their_own(void **state)
 {
     (void)state;
@@ -286,6 +367,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(formats_render_as_jinja_did),
         cmocka_unit_test(table_of_hashes_is_sorted_and_points_at_formats),
         cmocka_unit_test(a_known_text_is_found_and_a_changed_one_is_not),
+        cmocka_unit_test(names_of_llama_cpps_formats_are_known),
         cmocka_unit_test(words_of_a_person_are_a_piece_of_their_own),
         cmocka_unit_test(white_space_is_pythons),
         cmocka_unit_test(a_conversation_out_of_turn_is_refused),

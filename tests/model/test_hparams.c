@@ -103,6 +103,80 @@ static void yarn_scales_attention_once(void **state)
     assert_true(hp.rope_yarn && fabsf(hp.rope_amplitude - 0.5f * 1.20794415f) < 1e-6f);
 }
 
+/* The tiny shape as mistral3, with YaRN's factor 8. */
+static struct writer mistral3(void)
+{
+    struct writer w = writer_new();
+    key_text(&w, "general.architecture", "mistral3");
+    key_u32(&w, "mistral3.block_count", TINY_LAYERS);
+    key_u32(&w, "mistral3.context_length", 512);
+    key_u32(&w, "mistral3.embedding_length", TINY_EMBD);
+    key_u32(&w, "mistral3.feed_forward_length", TINY_FF);
+    key_u32(&w, "mistral3.attention.head_count", TINY_HEADS);
+    key_u32(&w, "mistral3.attention.head_count_kv", TINY_KV);
+    key_text(&w, "mistral3.rope.scaling.type", "yarn");
+    key_f32(&w, "mistral3.rope.scaling.factor", 8);
+    key_u32(&w, "mistral3.rope.scaling.original_context_length", 64);
+    tiny_tensors(&w, NULL);
+    return w;
+}
+
+static void mistral3_lessens_yarns_amplitude(void **state)
+{
+    static const struct {
+        float multiplier, amplitude;
+    } cases[] = {{-1, 1.20794415f}, {0, 1.20794415f}, {1, 1}, {0.5f, 1.20794415f / 1.10397208f}};
+    (void)state;
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct model_hparams hp;
+        struct hill_why why;
+        struct writer w = mistral3();
+        if (cases[i].multiplier >= 0) /* else not stated */
+            key_f32(&w, "mistral3.rope.scaling.yarn_log_multiplier", cases[i].multiplier);
+        if (read_writer(&w, &hp, &why))
+            fail_msg("%s", why.text);
+        assert_int_equal(hp.arch->rotary, ARCH_ROTARY_PAIRS);
+        assert_true(hp.rope_yarn && hp.rope_scale == 8);
+        assert_true(fabsf(hp.rope_amplitude - cases[i].amplitude) < 1e-6f);
+        assert_int_equal(hp.n_ctx_max, 0);
+    }
+    struct writer w = mistral3();
+    key_f32(&w, "mistral3.rope.scaling.yarn_log_multiplier", -0.5f);
+    refused(&w, HILL_E_DAMAGED, "mistral3.rope.scaling.yarn_log_multiplier");
+    w = metadata(); /* where llama.cpp has none it is not passed over */
+    key_text(&w, "llama.rope.scaling.type", "yarn");
+    key_f32(&w, "llama.rope.scaling.factor", 8);
+    key_f32(&w, "llama.rope.scaling.yarn_log_multiplier", 1);
+    tiny_tensors(&w, NULL);
+    refused(&w, HILL_E_UNSUPPORTED, "llama.rope.scaling.yarn_log_multiplier");
+}
+
+/* Beyond the original context queries would be scaled. */
+static void a_temperature_scale_bounds_the_context(void **state)
+{
+    (void)state;
+    struct model_hparams hp;
+    struct hill_why why;
+    struct writer w = mistral3();
+    key_f32(&w, "mistral3.attention.temperature_scale", 0);
+    if (read_writer(&w, &hp, &why))
+        fail_msg("%s", why.text);
+    assert_int_equal(hp.n_ctx_max, 0);
+    w = mistral3();
+    key_f32(&w, "mistral3.attention.temperature_scale", 0.1f);
+    if (read_writer(&w, &hp, &why))
+        fail_msg("%s", why.text);
+    assert_int_equal(hp.n_ctx_max, 64);
+    w = writer_new(); /* of an unknown length */
+    key_text(&w, "general.architecture", "mistral3");
+    key_u32(&w, "mistral3.block_count", TINY_LAYERS);
+    key_u32(&w, "mistral3.embedding_length", TINY_EMBD);
+    key_u32(&w, "mistral3.feed_forward_length", TINY_FF);
+    key_u32(&w, "mistral3.attention.head_count", TINY_HEADS);
+    key_f32(&w, "mistral3.attention.temperature_scale", 0.1f);
+    refused(&w, HILL_E_UNSUPPORTED, "mistral3.attention.temperature_scale");
+}
+
 static void each_missing_tensor_is_named(void **state)
 {
     static const char *const names[] = {
@@ -116,6 +190,60 @@ static void each_missing_tensor_is_named(void **state)
         tiny_tensors(&w, names[i]);
         refused(&w, HILL_E_DAMAGED, names[i]);
     }
+}
+
+/* One tensor in place of q, k and v. */
+static struct writer joint_qkv(void)
+{
+    static const struct {
+        const char *name;
+        uint64_t width, height;
+    } parts[] = {{"attn_norm", TINY_EMBD, 1}, {"ffn_norm", TINY_EMBD, 1},
+                 {"attn_qkv", TINY_EMBD, 16}, {"attn_output", 8, TINY_EMBD},
+                 {"ffn_gate", TINY_EMBD, 12}, {"ffn_up", TINY_EMBD, 12},
+                 {"ffn_down", 12, TINY_EMBD}};
+    struct writer w = metadata();
+    tiny_f32(&w, "token_embd.weight", TINY_EMBD, TINY_VOCAB);
+    tiny_f32(&w, "output_norm.weight", TINY_EMBD, 1);
+    for (unsigned i = 0; i < TINY_LAYERS * (sizeof parts / sizeof parts[0]); i++) {
+        unsigned part = i / TINY_LAYERS;
+        char name[64];
+        snprintf(name, sizeof name, "blk.%u.%s.weight", i % TINY_LAYERS, parts[part].name);
+        tiny_f32(&w, name, parts[part].width, parts[part].height);
+    }
+    return w;
+}
+
+static void joint_qkv_displaces_its_parts(void **state)
+{
+    static const struct {
+        const char *name;
+        uint64_t width, height;
+    } apart[] = {{"blk.0.attn_q.weight", TINY_EMBD, 8}, {"blk.0.attn_k.weight", TINY_EMBD, 4},
+                 {"blk.1.attn_v.weight", TINY_EMBD, 4}, {"blk.0.attn_q.bias", 8, 1},
+                 {"blk.1.attn_k.bias", 4, 1},           {"blk.0.attn_v.bias", 4, 1}};
+    struct model_hparams hp;
+    struct hill_why why;
+    (void)state;
+    struct writer w = joint_qkv();
+    if (read_writer(&w, &hp, &why))
+        fail_msg("%s", why.text);
+    w = joint_qkv();
+    tiny_f32(&w, "blk.0.attn_qkv.bias", 16, 1);
+    if (read_writer(&w, &hp, &why))
+        fail_msg("%s", why.text);
+    w = joint_qkv();
+    tiny_f32(&w, "blk.0.attn_qkv.bias", 15, 1);
+    refused(&w, HILL_E_DAMAGED, "blk.0.attn_qkv.bias");
+    for (unsigned i = 0; i < sizeof apart / sizeof apart[0]; i++) {
+        w = joint_qkv();
+        tiny_f32(&w, apart[i].name, apart[i].width, apart[i].height);
+        refused(&w, HILL_E_UNSUPPORTED, apart[i].name);
+    }
+    w = metadata();
+    tiny_tensors(&w, NULL);
+    tiny_f32(&w, "blk.1.attn_qkv.bias", 16, 1);
+    refused(&w, HILL_E_UNSUPPORTED, "blk.1.attn_qkv.bias");
 }
 
 static void misshapen_tensor_is_named(void **state)
@@ -243,7 +371,10 @@ int main(void)
         cmocka_unit_test(shape_and_defaults_are_read),
         cmocka_unit_test(stated_numbers_replace_defaults),
         cmocka_unit_test(yarn_scales_attention_once),
+        cmocka_unit_test(mistral3_lessens_yarns_amplitude),
+        cmocka_unit_test(a_temperature_scale_bounds_the_context),
         cmocka_unit_test(each_missing_tensor_is_named),
+        cmocka_unit_test(joint_qkv_displaces_its_parts),
         cmocka_unit_test(misshapen_tensor_is_named),
         cmocka_unit_test(tensor_without_a_place_is_named),
         cmocka_unit_test(other_architecture_is_named),

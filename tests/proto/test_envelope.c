@@ -111,7 +111,7 @@ static void names_the_field_out_of_range(void **state)
         const char *field;
         float temperature, top_p, repeat_penalty;
         double alpha;
-        uint32_t policy;
+        uint32_t policy, unset;
     } cases[] = {
         {"temperature", -1, 1, 1, 0.2, 0},
         {"temperature", NAN, 1, 1, 0.2, 0},
@@ -121,6 +121,7 @@ static void names_the_field_out_of_range(void **state)
         {"alpha", 0, 1, 1, 1.01, 0},
         {"alpha", 0, 1, 1, (double)INFINITY, 0},
         {"policy", 0, 1, 1, 0.2, 77},
+        {"unset", 0, 1, 1, 0.2, 0, 32},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         Hill__Sampling sampling = HILL__SAMPLING__INIT;
@@ -132,6 +133,7 @@ static void names_the_field_out_of_range(void **state)
         sampling.temperature = cases[i].temperature;
         sampling.top_p = cases[i].top_p;
         sampling.repeat_penalty = cases[i].repeat_penalty;
+        sampling.unset = cases[i].unset;
         selection.alpha = cases[i].alpha;
         selection.policy = cases[i].policy;
         generate.sampling = &sampling;

@@ -326,11 +326,16 @@ static void test_request(void **state)
     assert_true(r.temperature == 0.8 && r.top_p == 0.95 && r.min_p == 0.05 &&
                 r.repeat_penalty == 1);
     assert_int_equal(r.top_k, 40);
+    assert_int_equal(r.unset, HILL_SAMPLING_ALL);
     assert_int_equal(r.predict, HILL_PREDICT_UNTIL_CONTEXT);
     assert_int_equal(r.seed, 0);
     assert_int_equal(parse(NULL, &r, "-f", "x", "-n", "9", "-s", "0", NULL), 0);
     assert_int_equal(r.predict, 9);
     assert_int_not_equal(r.seed, 0);
+    setenv("HILL_MIN_P", "0.05", 1); /* the default, but said */
+    assert_int_equal(parse(NULL, &r, "-p", "x", "--temp", "0.8", "--repeat-penalty", "2", NULL), 0);
+    assert_int_equal(r.unset, HILL_SAMPLING_TOP_K | HILL_SAMPLING_TOP_P);
+    unsetenv("HILL_MIN_P");
     assert_int_equal(parse(NULL, &r, NULL, NULL), HILL_E_INVALID);
     assert_int_equal(parse(NULL, &r, "-p", "x", "-f", "y", NULL), HILL_E_INVALID);
     assert_int_equal(parse(NULL, &r, "-p", "x", "-n", "0", NULL), HILL_E_INVALID);

@@ -122,6 +122,12 @@ static void write_shape(struct gguf_writer *writer, const struct mkmodel_shape *
     gguf_writer_u32(writer, "llama.rope.dimension_count", shape->head_dim);
     gguf_writer_f32(writer, "llama.rope.freq_base", (float)shape->rope_base);
     gguf_writer_u32(writer, "llama.vocab_size", shape->n_vocab);
+    struct shape_number number;
+    for (const char *at = shape->metadata; at && shape_next_number(&at, &number);)
+        if (number.real)
+            gguf_writer_f32(writer, number.key, (float)number.value);
+        else
+            gguf_writer_u32(writer, number.key, (uint32_t)number.value);
 }
 
 /*

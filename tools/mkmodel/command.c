@@ -38,6 +38,10 @@ static const struct option_spec specs[] = {
            .fallback = "1"),
     OPTION("chat-template", STRING, "TEXT",
            "Jinja text to put into the file, so that clients can chat; its marks are bytes here"),
+    OPTION("metadata", STRING, "KEY=NUMBER",
+           "a further key of the file; with a point the number is F32, else U32; said again for "
+           "more of them",
+           .joins = ','),
 };
 
 static const struct option_table tables[] = {
@@ -94,6 +98,24 @@ static int take_template(struct mkmodel_options *out, const struct options *opti
     return 0;
 }
 
+static int take_metadata(struct mkmodel_options *out, const struct options *options,
+                         struct hill_why *why)
+{
+    const char *text = options_text(options, "metadata");
+    if (!text)
+        return 0;
+    if (strlen(text) >= sizeof out->metadata)
+        return hill_fail(why, HILL_E_INVALID, "--metadata is longer than %zu bytes",
+                         sizeof out->metadata - 1);
+    strcpy(out->metadata, text);
+    out->shape.metadata = out->metadata;
+    struct shape_number number;
+    for (const char *at = out->metadata; *at;)
+        if (!shape_next_number(&at, &number))
+            return hill_fail(why, HILL_E_INVALID, "--metadata %s: not KEY=NUMBER", text);
+    return 0;
+}
+
 int command_parse(struct mkmodel_options *out, int argc, char **argv,
                   enum option_question *question, struct hill_why *why)
 {
@@ -105,6 +127,8 @@ int command_parse(struct mkmodel_options *out, int argc, char **argv,
         snprintf(out->output, sizeof out->output, "%s", options_text(options, "output"));
         take_shape(&out->shape, options);
         code = take_template(out, options, why);
+        if (!code)
+            code = take_metadata(out, options, why);
     } else {
         code = hill_fail(why, HILL_E_INVALID, "no output file given (-o FILE)");
     }

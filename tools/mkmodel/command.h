@@ -14,6 +14,7 @@ struct mkmodel_options {
     char output[PATH_MAX];
     struct mkmodel_shape shape;
     char chat_template[8192]; /* what shape.chat_template points at */
+    char metadata[1024];      /* and shape.metadata */
 };
 
 /* For --help and misuse. */

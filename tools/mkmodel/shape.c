@@ -1,6 +1,9 @@
 /* tools/mkmodel/shape.c - see shape.h. */
 #include "tools/mkmodel/shape.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "tools/mkmodel/encode.h"
 
 struct mkmodel_shape shape_default(bool random)
@@ -90,4 +93,24 @@ void shape_of_role(const struct mkmodel_shape *shape, enum tensor_role role, uin
     };
     *row_length = shapes[role][0];
     *rows = shapes[role][1];
+}
+
+bool shape_next_number(const char **text, struct shape_number *out)
+{
+    const char *equals = strchr(*text, '=');
+    size_t key_bytes = equals ? (size_t)(equals - *text) : 0;
+    char *end;
+    if (!key_bytes || key_bytes >= sizeof out->key || memchr(*text, ',', key_bytes))
+        return false;
+    size_t bytes = strcspn(equals + 1, ",");
+    if (!bytes || strspn(equals + 1, "0123456789.") < bytes)
+        return false;
+    memcpy(out->key, *text, key_bytes);
+    out->key[key_bytes] = '\0';
+    out->real = memchr(equals + 1, '.', bytes) != NULL;
+    out->value = strtod(equals + 1, &end);
+    if (end != equals + 1 + bytes || (!out->real && out->value > UINT32_MAX))
+        return false;
+    *text = *end ? end + 1 : end;
+    return true;
 }

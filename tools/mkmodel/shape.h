@@ -27,6 +27,7 @@ struct mkmodel_shape {
     double rope_base;
     uint64_t seed;
     const char *chat_template; /* Jinja; NULL: the model has none */
+    const char *metadata;      /* "KEY=NUMBER,...": further keys; NULL: none */
 };
 
 /* Tensor roles. Shapes in GGUF order: [row length, rows]. */
@@ -44,6 +45,16 @@ enum tensor_role {
     ROLE_FFN_UP,      /* [n_embd, n_ff] */
     ROLE_FFN_DOWN,    /* [n_ff, n_embd] */
 };
+
+/* A number of shape.metadata. */
+struct shape_number {
+    char key[128];
+    bool real; /* with a point */
+    double value;
+};
+
+/* The one at *text, which moves behind it; false: there is none. */
+bool shape_next_number(const char **text, struct shape_number *out);
 
 /* The defaults of the wired or the random model. */
 struct mkmodel_shape shape_default(bool random);
