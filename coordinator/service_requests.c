@@ -370,6 +370,7 @@ static void take_token(struct service *sv, struct request *r, const Hill__Token 
     if (!token->index && r->prefix.selected)
         request_log_selected(r);
     request_log_token(r, token->index, token->logprob);
+    FAULT_POINT(coordinator, token, logged);
     if (request_send_token(sv, r, token->token, token->logprob)) {
         request_fail(sv, r, HILL_E_NOMEM, "out of memory for the text of a token");
         supervisor_new_epoch(sv->supervisor, "a request was dropped");
