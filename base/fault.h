@@ -32,10 +32,14 @@
 /* POINT(process, part, moment, what has been done and what has not) */
 #define FAULT_LIST(POINT)                                                                          \
     POINT(coordinator, epoch, created, "segments are there, no worker is configured")              \
+    POINT(coordinator, log, created, "the token log has the order, the client no Accepted")        \
     POINT(coordinator, prefill, sent, "the GPU worker was sent the request")                       \
     POINT(coordinator, token, taken, "a token has come, the client has not got it")                \
+    POINT(coordinator, token, logged, "the token log has it, the client has not")                  \
     POINT(coordinator, token, passed, "the client has been sent the token")                        \
     POINT(coordinator, done, taken, "Done has come, the client has no Summary")                    \
+    POINT(coordinator, attach, begun, "the settings have the drive, there is no epoch with it")    \
+    POINT(coordinator, attach, noted, "the run folder has it, the client was not told")            \
     POINT(gpu_worker, begin, pushed, "SEQ_BEGIN is out")                                           \
     POINT(gpu_worker, unit, computed, "a unit of the prompt is computed, none of it appended")     \
     POINT(gpu_worker, append, reserved, "room for an APPEND of the prompt is taken")               \
@@ -56,6 +60,9 @@
     POINT(gpu_worker, restore, reading, "entries of a session are read, not appended")             \
     POINT(cpu_scorer, begin, reserved, "room is set aside, SEQ_READY is not out")                  \
     POINT(cpu_scorer, begin, answered, "SEQ_READY is out")                                         \
+    POINT(cpu_scorer, adopt, begun, "an earlier epoch's is taken up, no slot counts yet")          \
+    POINT(cpu_scorer, adopt, counted, "its cold slots count, SEQ_READY is not out")                \
+    POINT(cpu_scorer, adopt, answered, "its SEQ_READY is out")                                     \
     POINT(cpu_scorer, append, taken, "an APPEND is looked at, nothing is placed")                  \
     POINT(cpu_scorer, append, placed, "it is placed, its record is still in the ring")             \
     POINT(cpu_scorer, demote, filled, "a DEMOTE is filled, not published")                         \

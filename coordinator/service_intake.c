@@ -14,6 +14,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 
 static uint64_t random_seed(void)
 {
@@ -206,6 +207,7 @@ int request_accept(struct service *sv, const struct proto_address *from, struct 
     r->key = key;
     request_book_add(&sv->book, r); /* there is room: request_room has looked */
     request_log_begin(sv, r);
+    FAULT_POINT(coordinator, log, created);
     request_send_accepted(sv, r, 0);
     log_info("request %" PRIu64 ": %u %s tokens, at most %u to predict", r->id, r->n_prompt,
              r->restore_path ? "restored" : "prompt", r->predict);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 
 #define MIB           1048576.0
 #define PLAIN_IDLE_MS 1000 /* heartbeats bring the loop round several times in it */
@@ -64,6 +65,7 @@ static void attach_now(struct supervisor *s)
              (double)settings_cap(s->settings, s->change_drive) / 1048576.0,
              csd_model_print(model, settings_model(s->settings, s->change_drive)));
     set_change(s, CHANGE_ATTACH);
+    FAULT_POINT(coordinator, attach, begun);
     want_agent(s, true, NULL);
     supervisor_next_epoch(s, false, "a CSD is being attached");
 }
@@ -145,8 +147,10 @@ static void say_changed(struct supervisor *s)
              s->change_text);
     enum drive_change change = s->change;
     set_change(s, CHANGE_NONE);
-    if (change == CHANGE_ATTACH)
+    if (change == CHANGE_ATTACH) {
         supervisor_note_drives(s); /* before the client hears that it holds */
+        FAULT_POINT(coordinator, attach, noted);
+    }
     router_reply(s->router, &s->change_client, undone ? s->change_code : 0, text);
 }
 

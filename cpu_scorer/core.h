@@ -159,6 +159,7 @@ struct core {
     const struct query *scored; /* whose job the pool's threads have; NULL: nobody's */
     struct sequence *sequences; /* [n_sequences] */
     bool drains;                /* what is cold comes up, and nothing new goes down (drain.h) */
+    bool drained;   /* all has come up: no drive has anything, nor will have in this epoch */
     bool coming_up; /* a batch of cold entries comes to staging: no query goes past AWAIT */
     uint64_t dropped_records;
     uint64_t n_rested; /* sequences that came to rest so far */
@@ -210,7 +211,7 @@ static inline bool core_has_drive(const struct core *c)
 /* Is a drive being emptied (drain.h)? */
 static inline bool core_is_emptied(const struct core *c)
 {
-    bool any = c->drains;
+    bool any = c->drains && !c->drained;
     for (uint32_t d = 0; d < c->tiers.cold.n_drives; d++)
         any |= c->tiers.cold.drives[d].leaves;
     return any;

@@ -380,6 +380,7 @@ static void tell(struct drain *d)
         return;
     d->told = true;
     d->told_over = d->done.over;
+    d->core->drained = d->done.over;
     say(d);
 }
 
@@ -389,6 +390,7 @@ static void end_of_several(struct drain *d, bool over)
     struct core *c = d->core;
     d->on = false;
     c->drains &= over; /* else the last one of several is gone */
+    c->drained = c->drains;
     d->done.over = over;
     if (over) {
         agent_leave(d->agent, d->drive);
@@ -416,6 +418,7 @@ void drain_begin(struct drain *d, uint32_t drive)
     for (uint32_t e = 0; e < c->tiers.cold.n_drives; e++)
         others |= e != drive && cold_map_takes(&c->tiers.cold, e);
     c->drains = !others;
+    c->drained = false;
 }
 
 static int pump_several(struct drain *d)

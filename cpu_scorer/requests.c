@@ -346,6 +346,7 @@ static bool adopt(struct requests *rs, struct sequence *s, const struct record_s
         return false;
     }
     admission_take_staging(rs->core, s);
+    FAULT_POINT(cpu_scorer, adopt, begun);
     return true;
 }
 
@@ -361,6 +362,7 @@ static int answer_adopted(struct requests *rs, struct sequence *s)
     uint32_t bytes = (uint32_t)sizeof *answer + damaged;
     if (!has_credits(rs, bytes))
         return 0;
+    FAULT_POINT(cpu_scorer, adopt, counted);
     s->state = SEQUENCE_ACTIVE;
     s->begin_held = false;
     adoption_answer(rs->core, s, answer);
@@ -376,6 +378,7 @@ static int answer_adopted(struct requests *rs, struct sequence *s)
               answer->header.layer,
               hkm_hot_tokens(&rs->core->tiers.hkm, s->index, answer->header.layer));
     shm_ring_push(&rs->core->io.rings[RING_SELECTION], RECORD_SEQ_READY, answer, bytes);
+    FAULT_POINT(cpu_scorer, adopt, answered);
     return 1;
 }
 

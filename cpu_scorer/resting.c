@@ -106,7 +106,7 @@ static uint32_t grown(const struct core *c, const struct sequence *s, uint32_t d
 {
     uint32_t slots = c->tiers.cold.stripe_slots;
     uint32_t taken = planned_slots(c, s, stripes) + most_lost(c, s, drive, n_tokens);
-    if (!c->config.csd || !c->tiers.cold.drives[drive].n_stripes)
+    if (!core_has_drive(c) || !c->tiers.cold.drives[drive].n_stripes)
         return stripes;
     return larger((taken + slots - 1) / slots, tiers_stripes(&c->tiers, s->index, drive));
 }

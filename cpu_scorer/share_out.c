@@ -57,7 +57,8 @@ int share_out_pump(struct share_out *p)
     const struct core *c = p->core;
     if (p->carries)
         return p->carry->phase == CARRY_OVER ? end_batch(p) : 0;
-    if (c->tiers.cold.n_drives < 2 || core_is_emptied(c) || p->carry->agent->status)
+    if (c->tiers.cold.n_drives < 2 || !core_has_drive(c) || core_is_emptied(c) ||
+        p->carry->agent->status)
         return 0;
     for (uint32_t i = 0; p->carry->phase == CARRY_NONE && i < c->config.n_sequences; i++)
         if (is_shared_out(p, &c->sequences[i]) && start_batch(p, &c->sequences[i]))

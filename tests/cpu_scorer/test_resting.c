@@ -341,12 +341,46 @@ static void test_what_rests_goes_only_with_a_drive_that_goes(void **unused)
     }
 }
 
+/* The only drive, or each of two, has been emptied, and its agent is gone. What ends from then on
+ * rests, all of it hot, and is gone on with, also where more is cut than the drive had slots for.
+ */
+static void test_what_ends_after_the_last_drive_rests(void **unused)
+{
+    (void)unused;
+    for (uint32_t n_drives = 1; n_drives <= 2; n_drives++) {
+        struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = n_drives};
+        o.n_stripes = n_drives == 1 ? 2 * RIG_LAYERS : 0;
+        struct rig *r = rig_start(&o);
+        struct rig_request *q = open_slot(r, 0);
+        assert_false(go_on(q, 0, 0, 400, 500));
+        live(q, 3);
+        for (uint32_t d = 0; d < n_drives; d++) {
+            drain_one(r, d, true);
+            atomic_store_explicit(&r->agents[d]->silent, true, memory_order_relaxed);
+        }
+        assert_int_equal(gpu_decode(q), 0);
+        assert_int_equal(end(q, true, 0).kept_tokens, 404);
+        assert_true(go_on(q, q->request_id, 300, 880, 890));
+        live(q, 4);
+        struct scorer_stats stats = end(q, true, 0);
+        assert_int_equal(stats.kept_tokens, 884);
+        assert_int_equal(stats.cold.tokens, 0);
+        assert_true(go_on(q, q->request_id, 100, 120, 130));
+        live(q, 4);
+        assert_int_equal(end(q, false, 0).cold.tokens, 0);
+        assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+        gpu_free(q);
+        rig_stop(r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_part_is_gone_on_with),
         cmocka_unit_test(test_what_rests_gives_its_room),
         cmocka_unit_test(test_what_rests_goes_only_with_a_drive_that_goes),
+        cmocka_unit_test(test_what_ends_after_the_last_drive_rests),
         cmocka_unit_test(test_what_is_not_there_begins_anew),
         cmocka_unit_test(test_a_cut_that_the_agent_refuses_begins_anew),
         cmocka_unit_test(test_a_cancelled_one_keeps_what_is_whole),

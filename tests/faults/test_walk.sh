@@ -18,13 +18,15 @@ ask_long=("${ask[@]/#56/300}")
 
 answer() { jq -r '"\(.finish_reason) \(.tokens | join(" ")) \(.selection_hash) \(.logits_hash)"' "$1"; }
 
-# What a point needs to be reached: a request, one that is saved, one that is restored, one whose drive is detached, a start,
-# another epoch.
+# What a point needs to be reached: a request, one that is saved, one that is restored, one whose drive is detached, or detached and
+# attached, one that an agent's death takes into another epoch, a start, another epoch.
 way_to() { # POINT
     case $1 in
     session.*) echo save ;;
     restore.*) echo restore ;;
     drain.*) echo detach ;;
+    attach.*) echo attach ;;
+    adopt.*) echo adopt ;;
     format.*) echo start ;;
     epoch.*) echo epoch ;;
     demote.pages) echo long ;; # slots of copies are written over when there are copies of half of what is cold
@@ -35,7 +37,7 @@ way_to() { # POINT
 # The time at which it dies: the third, or the first where there is but one in a request.
 time_of() { # POINT
     case $1 in
-    begin.* | drain.* | prefill.* | session.* | restore.* | format.* | epoch.* | done.* | end.* | trim.* | directory.*) echo 1 ;;
+    begin.* | log.* | adopt.* | attach.* | drain.* | prefill.* | session.* | restore.* | format.* | epoch.* | done.* | end.* | trim.* | directory.*) echo 1 ;;
     *) echo "${FAULT_TIME:-3}" ;;
     esac
 }
@@ -57,12 +59,37 @@ detached_meanwhile() {
     return $code
 }
 
+# The same, and the drive comes back while it decodes; of a coordinator that dies meanwhile it is asked for again.
+attached_meanwhile() {
+    local asked code
+    hillctl generate "${ask_long[@]}" &
+    asked=$!
+    wait_for 20 decoding 1 && hillctl detach >/dev/null 2>&1
+    hillctl attach >/dev/null 2>&1
+    wait_for 30 ready && { status_is .csd_attached || hillctl attach >/dev/null 2>&1; }
+    wait "$asked"
+    code=$?
+    wait_for 30 ready && status_is .csd_attached || code=1
+    return $code
+}
+
+# A request that goes on in another epoch.
+adopted_meanwhile() {
+    local asked
+    hillctl generate "${ask_long[@]}" &
+    asked=$!
+    wait_for 20 decoding 1 && kill_worker csd_agent
+    wait "$asked"
+}
+
 # request WAY OUTPUT: in the foreground; 0 when it has answered
 request() {
     case $1 in
     save) hillctl generate "${ask[@]}" --save "$own/saved" ;;
     restore) hillctl restore "$work/session" -n 12 --json ;;
     detach) detached_meanwhile ;;
+    attach) attached_meanwhile ;;
+    adopt) adopted_meanwhile ;;
     long) hillctl generate "${ask_long[@]}" ;;
     *) hillctl generate "${ask[@]}" ;;
     esac >"$2" 2>"$2.err" </dev/null
@@ -76,7 +103,7 @@ try_point() { # PROCESS POINT
     spec=$1:$2:$action:$(time_of "$2")
     way=$(way_to "$2")
     [ "$way" != restore ] || expected=$restored
-    case $way in long | detach) expected=$long ;; esac
+    case $way in long | detach | attach | adopt) expected=$long ;; esac
     [ "$way" = start ] || set_spec "$spec"
     if [ "$way" = epoch ]; then
         kill_worker cpu_scorer
@@ -101,10 +128,12 @@ try_point() { # PROCESS POINT
 try_group() { # PROCESS:POINT...
     local point first=$1 how=("${options[@]}")
     [ "$(way_to "${first#*:}")" != long ] || how=("${options[@]/#0.5/2}") # less of it is cold
-    case $(way_to "${first#*:}") in
-    detach) requests_last 10 ;; # the drive goes in their middle
-    *) requests_last 4 ;;
-    esac
+    requests_last 4
+    for point; do
+        case $(way_to "${point#*:}") in
+        detach | attach | adopt) requests_last 10 ;; # the drive, or its agent, goes in their middle
+        esac
+    done
     if [ "$(way_to "${first#*:}")" = start ]; then
         rm -rf "$state_dir"
         set_spec "$first:$action:1"

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -203,26 +204,30 @@ static void heartbeats_carry_usage_and_the_latest_statistics(void **state)
 
 /* A worker whose data loop stands still until something comes down the pipe, and then sleeps; "r":
  * it was loading. */
+static int standing_worker(const char *dir, int from)
+{
+    struct worker_link *link;
+    char *argv[] = {(char *)"w", (char *)"--run-dir", (char *)dir, NULL}, byte;
+    if (worker_link_open(&link, 3, argv, HILL__ROLE__ROLE_GPU_WORKER, "hill-test", "test") ||
+        read(from, &byte, 1) != 1)
+        return 9;
+    if (byte == 'r')
+        worker_link_ready(link, 1, "a device", 0);
+    while (!worker_link_stopping(link)) {
+        uint32_t seen = shm_doorbell_read(worker_link_doorbell(link));
+        if (!worker_link_stopping(link))
+            shm_doorbell_wait(worker_link_doorbell(link), seen, CLOCK_NEVER, 0);
+    }
+    worker_link_close(link);
+    return 0;
+}
+
 static pid_t start_standing(struct stage *s, int gate[2])
 {
     assert_int_equal(pipe(gate), 0);
     pid_t pid = fork();
-    if (pid == 0) {
-        struct worker_link *link;
-        char *argv[] = {(char *)"w", (char *)"--run-dir", s->dir, NULL}, byte;
-        if (worker_link_open(&link, 3, argv, HILL__ROLE__ROLE_GPU_WORKER, "hill-test", "test") ||
-            read(gate[0], &byte, 1) != 1)
-            _exit(9);
-        if (byte == 'r')
-            worker_link_ready(link, 1, "a device", 0);
-        while (!worker_link_stopping(link)) {
-            uint32_t seen = shm_doorbell_read(worker_link_doorbell(link));
-            if (!worker_link_stopping(link))
-                shm_doorbell_wait(worker_link_doorbell(link), seen, CLOCK_NEVER, 0);
-        }
-        worker_link_close(link);
-        _exit(0);
-    }
+    if (pid == 0)
+        _exit(standing_worker(s->dir, gate[0]));
     open_stage(s);
     return pid;
 }
@@ -296,6 +301,73 @@ static void sigterm_ends_it(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* Its status; it is killed, and the test fails, when it lives on for 10 s. */
+static int await_end(pid_t pid)
+{
+    int64_t deadline = clock_deadline_ms(10000);
+    int status;
+    for (;;) {
+        if (waitpid(pid, &status, WNOHANG) == pid)
+            return status;
+        if (clock_now_ns() > deadline)
+            break;
+        usleep(1000);
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    fail_msg("the worker did not end within 10 s");
+    return status;
+}
+
+/* How a worker ends when who has started it is killed: a process between this one and the worker.
+ */
+static int status_of_orphan(struct stage *s, bool stands)
+{
+    struct proto_address from;
+    int gate[2], ids[2];
+    pid_t pid;
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    assert_int_equal(pipe(gate) | pipe(ids), 0);
+    pid_t parent = fork();
+    if (parent == 0) {
+        pid = fork();
+        if (pid == 0)
+            _exit(standing_worker(s->dir, gate[0]));
+        if (write(ids[1], &pid, sizeof pid) != (ssize_t)sizeof pid)
+            _exit(9);
+        for (;;)
+            pause();
+    }
+    open_stage(s);
+    assert_int_equal(read(ids[0], &pid, sizeof pid), sizeof pid);
+    proto_free(expect(s->control, &from, HILL__MESSAGE__BODY_HELLO));
+    send_attach(s, &from, "file:x");
+    if (!stands)
+        assert_int_equal(write(gate[1], "g", 1), 1);
+    await_heartbeat(s, stands ? 600 : 0, UINT32_MAX, 0);
+    kill(parent, SIGKILL);
+    waitpid(parent, NULL, 0);
+    int status = await_end(pid);
+    for (int i = 0; i < 2; i++) {
+        close(gate[i]);
+        close(ids[i]);
+    }
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
+    return status;
+}
+
+static void without_its_coordinator_it_ends(void **state)
+{
+    int status = status_of_orphan(*state, false);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void without_its_coordinator_one_that_stands_still_kills_itself(void **state)
+{
+    int status = status_of_orphan(*state, true);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
 /* What a worker in a child ends with; the coordinator's part is up to the caller. */
 static pid_t start_alone(const char *dir, const char *hello_ms)
 {
@@ -361,6 +433,9 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(to_load_is_no_turn, setup, teardown),
         cmocka_unit_test_setup_teardown(sigterm_ends_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(without_its_coordinator_it_ends, setup, teardown),
+        cmocka_unit_test_setup_teardown(without_its_coordinator_one_that_stands_still_kills_itself,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(without_a_run_folder_it_fails_at_once, setup, teardown),
         cmocka_unit_test_setup_teardown(without_an_answer_it_gives_up, setup, teardown),
         cmocka_unit_test_setup_teardown(a_refusal_ends_it, setup, teardown),
