@@ -67,8 +67,11 @@ int client_open(struct client *client, const char *run_dir, struct hill_why *why
 
 void client_close(struct client *client)
 {
-    if (client->socket)
+    if (client->socket) {
+        /* first: libzmq leaks the address of an event that it cannot send any more */
+        zmq_socket_monitor(client->socket, NULL, 0);
         zmq_close(client->socket);
+    }
     if (client->monitor)
         zmq_close(client->monitor);
     if (client->context)

@@ -68,7 +68,7 @@ if command -v script >/dev/null; then
     script -qec "$line" /dev/null >"$work/out" 2>&1 </dev/null &
     waiter=$!
     wait_for 20 in_prompt || fail "killed on a terminal: no prompt is read"
-    kill -KILL "$(pgrep -f "^$bin/hillctl generate -f $work/long")"
+    kill -KILL "$(pgrep -nf "hillctl generate -f $work/long")" # below script, whose line has the same words
     wait_for 4 idle || fail "killed on a terminal: its prompt is read on"
     wait "$waiter"
     asks_again "killed on a terminal"
