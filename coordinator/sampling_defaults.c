@@ -67,13 +67,15 @@ static bool read_field(double *value, const struct field *f, const struct gguf_f
     if (!gguf_find(model, f->key))
         return false;
     bool number = gguf_get_f64(model, f->key, value) && !(whole && *value != floor(*value));
+    if (number && !whole)
+        *value = (double)(float)*value; /* as it is used: a number near 0 may become 0 */
     if (number && whole && *value < 0)
         *value = 0; /* llama.cpp's top_k: off, too */
     if (number && *value >= range->min && *value <= range->max &&
         !(range->min_open && *value <= range->min))
         return true;
-    log_warn("the model's %s is not a %s %s%.12g to %.12g; passed over", f->key,
-             whole ? "whole number from" : "number from", range->min_open ? "above " : "",
+    log_warn("the model's %s is not a %s %s %.12g and at most %.12g; passed over", f->key,
+             whole ? "whole number" : "number", range->min_open ? "above" : "of at least",
              range->min, range->max);
     return false;
 }

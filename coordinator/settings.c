@@ -191,7 +191,7 @@ static int choose_context(struct settings *s, struct hill_why *why)
         wanted = most;
     }
     s->epoch.plan.ctx_tokens = s->options.ctx_tokens ? s->options.ctx_tokens : wanted;
-    if (trained && s->epoch.plan.ctx_tokens > trained)
+    if (trained && s->epoch.plan.ctx_tokens > trained && !(most && s->epoch.plan.ctx_tokens > most))
         log_warn("a context of %u tokens is above the %u the model was trained with; going on, "
                  "answers may be poor",
                  s->epoch.plan.ctx_tokens, trained);

@@ -98,11 +98,14 @@ static void answer_props(struct job *job)
     const Hill__ModelInfo *model = upstream_model(up);
     const Hill__Sampling *s = model->sampling;
     struct text_buffer *out = &job->out;
-    text_printf(out,
-                "{\"default_generation_settings\":{\"n_ctx\":%u,\"params\":{\"temperature\":%g,"
-                "\"top_k\":%u,\"top_p\":%g,\"min_p\":%g,\"repeat_penalty\":%g}},\"total_slots\":%u",
-                model->ctx_tokens, (double)s->temperature, s->top_k, (double)s->top_p,
-                (double)s->min_p, (double)s->repeat_penalty, up->status->status_reply->parallel);
+    text_printf(out, "{\"default_generation_settings\":{\"n_ctx\":%u", model->ctx_tokens);
+    if (s)
+        text_printf(out,
+                    ",\"params\":{\"temperature\":%g,\"top_k\":%u,\"top_p\":%g,\"min_p\":%g,"
+                    "\"repeat_penalty\":%g}",
+                    (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p,
+                    (double)s->repeat_penalty);
+    text_printf(out, "},\"total_slots\":%u", up->status->status_reply->parallel);
     text_puts(out, ",\"model_path\":");
     text_add_json(out, model->path, strlen(model->path));
     add_bytes(out, "chat_template", &model->chat_template);

@@ -16,7 +16,7 @@
 #include "proto/envelope.h"
 
 #define RENDER_THREADS_MAX 4u
-#define RENDER_WAITING_MAX 64u
+#define RENDER_WAITING_MAX 16u
 
 struct render {
     struct chat_prompt prompt;

@@ -55,8 +55,9 @@ int json_tokens_open(struct json_tokens **out, const struct gguf_file *file, str
         return rc;
     uint32_t n = tokenizer_vocab_size(tokenizer);
     struct gguf_string *pieces = calloc((size_t)n + 1, sizeof *pieces);
-    for (uint32_t i = 0; pieces && i < n; i++)
-        pieces[i] = tokenizer_piece(tokenizer, i);
+    for (uint32_t i = 0; pieces && i < n; i++) /* a reasoning tag would be text of a string */
+        pieces[i] = tokenizer_is_reasoning_tag(tokenizer, i) ? (struct gguf_string){"", 0}
+                                                             : tokenizer_piece(tokenizer, i);
     rc = pieces ? json_tokens_make(out, pieces, n) : HILL_E_NOMEM;
     free(pieces);
     tokenizer_close(tokenizer);

@@ -248,7 +248,11 @@ static int read_temperature(struct context *c)
 {
     struct model_hparams *hp = c->hp;
     double scale;
-    if (!gguf_get_f64(c->file, key_of(c, "attention.temperature_scale"), &scale) || scale == 0)
+    if (!gguf_find(c->file, key_of(c, "attention.temperature_scale")))
+        return 0;
+    if (!gguf_get_f64(c->file, c->key, &scale))
+        return fail(c, HILL_E_DAMAGED, "metadata key %s is not a number", c->key);
+    if (scale == 0)
         return 0;
     if (hp->rope_original_tokens == 0 || hp->rope_original_tokens == UINT32_MAX)
         return fail(c, HILL_E_UNSUPPORTED, "metadata key %s is %g", c->key, scale);

@@ -152,6 +152,11 @@ bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token)
     return token < tokenizer->n_tokens && tokenizer->tokens[token].ends;
 }
 
+bool tokenizer_is_reasoning_tag(const struct tokenizer *tokenizer, uint32_t token)
+{
+    return token < tokenizer->n_tokens && tokenizer->tokens[token].is_reasoning_tag;
+}
+
 bool tokenizer_adds_space_prefix(const struct tokenizer *tokenizer)
 {
     return tokenizer->kind == TOKENIZER_SPM && tokenizer->add_space_prefix;

@@ -79,6 +79,7 @@ struct reasoning_tags {
 };
 enum { REASONING_TAGS = 2 };
 extern const struct reasoning_tags reasoning_tags[REASONING_TAGS];
+bool tokenizer_is_reasoning_tag(const struct tokenizer *tokenizer, uint32_t token);
 
 /* Bytes of one token; special/control tokens give none, but reasoning_tags. Valid while the
  * tokenizer lives. */

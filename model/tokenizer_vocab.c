@@ -238,12 +238,12 @@ static bool has_token(const struct tokenizer *t, const char *text)
     return tokenizer_lookup(t, text, strlen(text)) != TOKEN_NONE;
 }
 
-/* In Gemma's vocabularies </s> is a tag of HTML. */
+/* In Gemma's vocabularies, which have <bos> and not <s> as their begin, </s> is a tag of HTML. */
 static bool is_html(const struct tokenizer *t, const char *text, uint32_t token)
 {
-    return strcmp(text, "</s>") == 0 &&
-           (t->tokens[token].type == TOKEN_NORMAL || has_token(t, "<end_of_turn>") ||
-            has_token(t, "<|tool_response>"));
+    bool gemma = has_token(t, "<bos>") &&
+                 (has_token(t, "<end_of_turn>") || has_token(t, "<|tool_response>"));
+    return strcmp(text, "</s>") == 0 && (gemma || t->tokens[token].type == TOKEN_NORMAL);
 }
 
 /* Where these tokens are (gpt-oss, Solar Open) <|end|> ends a part of an answer, not all of it. */

@@ -554,8 +554,8 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
     switch (message->body_case) {
     case HILL__MESSAGE__BODY_MODEL_INFO:
         CHECK("model_info", "ctx_tokens", message->model_info->ctx_tokens > 0);
-        CHECK("model_info", "sampling", message->model_info->sampling != NULL);
-        return check_sampling(message->model_info->sampling, why);
+        return message->model_info->sampling ? check_sampling(message->model_info->sampling, why)
+                                             : 0; /* of a coordinator of a version before */
     case HILL__MESSAGE__BODY_READY:
         CHECK("ready", "device", text_ok(message->ready->device));
         return 0;

@@ -84,6 +84,9 @@ static void what_cannot_be_used_is_passed_over(void **state)
     key_f32(&w, "general.sampling.temp", (float)NAN);
     key_f32(&w, "general.sampling.top_k", (float)INFINITY);
     key_f32(&w, "general.sampling.min_p", (float)INFINITY);
+    const double nearly = 1e-60; /* 0 as a float */
+    key(&w, "general.sampling.penalty_repeat", GGUF_F64);
+    put(&w.values, &nearly, sizeof nearly);
     s = read_writer(&w);
     expect(&s, 0.8f, 40, 0.95f, 0.05f, 1);
 }

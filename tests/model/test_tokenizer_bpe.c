@@ -318,14 +318,16 @@ static void end_tokens(const char *const *more, uint64_t n, const bool *ends)
 static void what_else_is_in_the_vocabulary_says_what_ends(void **state)
 {
     static const char *const llama[] = {"</s>", "<|end|>", "<|return|>", "[e~[", "<|flush|>"},
-                             *const gemma[] = {"</s>", "<end_of_turn>"},
-                             *const gemma4[] = {"</s>", "<|tool_response>", "<turn|>"},
+                             *const tuned[] = {"</s>", "<end_of_turn>"},
+                             *const gemma[] = {"</s>", "<end_of_turn>", "<bos>"},
+                             *const gemma4[] = {"</s>", "<|tool_response>", "<turn|>", "<bos>"},
                              *const gpt_oss[] = {"<|end|>", "<|return|>", "<|call|>"},
                              *const solar[] = {"<|end|>", "<|flush|>", "<|calls|>"};
     (void)state;
     end_tokens(llama, 5, (const bool[]){true, true, true, true, true});
-    end_tokens(gemma, 2, (const bool[]){false, true});
-    end_tokens(gemma4, 3, (const bool[]){false, true, true});
+    end_tokens(tuned, 2, (const bool[]){true, true});
+    end_tokens(gemma, 3, (const bool[]){false, true, false});
+    end_tokens(gemma4, 4, (const bool[]){false, true, true, false});
     end_tokens(gpt_oss, 3, (const bool[]){false, true, true});
     end_tokens(solar, 3, (const bool[]){false, true, true});
 }
@@ -333,13 +335,13 @@ static void what_else_is_in_the_vocabulary_says_what_ends(void **state)
 /* A tag of HTML in Gemma's answer is text, and is typed as any other. */
 static void html_of_gemma_is_text(void **state)
 {
-    static const char *const more[] = {"<s>", "</s>", "<end_of_turn>"};
+    static const char *const more[] = {"<s>", "</s>", "<end_of_turn>", "<bos>"};
     struct hill_why why;
     (void)state;
     struct writer w = writer_new();
-    byte_vocabulary(&w, "gpt-2", more, 3, NULL, 0);
-    key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 259);
-    for (int i = 0; i < 259; i++)
+    byte_vocabulary(&w, "gpt-2", more, 4, NULL, 0);
+    key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 260);
+    for (int i = 0; i < 260; i++)
         put_u32(&w.values, i < 256 ? 1 : 4);
     struct tokenizer *t = open_tokenizer(&w, &why);
     CHECK_IDS(t, "<s>a</s>", false, 256, 'a', 257);

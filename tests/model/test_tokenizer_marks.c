@@ -134,6 +134,7 @@ static void tags_of_reasoning_are_said_but_not_typed(void **state)
         assert_memory_equal(out, said[i], n);
         assert_int_equal(tokenizer_spelling(t, THINK + i).length, strlen(more[i]));
         assert_int_equal(tokenizer_is_end(t, THINK + i), i == 3);
+        assert_int_equal(tokenizer_is_reasoning_tag(t, THINK + i), i < 2);
     }
     const struct prompt_piece own[] = {PIECE("[THINK]a[/THINK]", PROMPT_SPECIAL)};
     CHECK(t, own, THINK, 'a', THINK_END);

@@ -330,6 +330,7 @@ static int status_of_orphan(struct stage *s, bool stands)
     assert_int_equal(pipe(gate) | pipe(ids), 0);
     pid_t parent = fork();
     if (parent == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that has failed leaves nobody */
         pid = fork();
         if (pid == 0)
             _exit(standing_worker(s->dir, gate[0]));
