@@ -55,12 +55,6 @@ HILL_TEST_WRONG_SCORE=300 "$hillinfer" record "$work/wrong.rec" "${run[@]}" >/de
 refused "a drive that scored otherwise" 1 'differs from the recording: a Score Block' "$hillinfer" replay "$work/wrong.rec" csd_agent --state-dir "$state_dir"
 expect "its scorer did what it did" "$(replay "$work/wrong.rec" cpu_scorer | grep -c 'as recorded')" 1
 
-# --- guessed queries: the GPU worker alone asks the same
-for speculate in on verify; do
-    "$hillinfer" record "$work/$speculate.rec" "${run[@]}" --speculate $speculate >/dev/null 2>"$work/err" || fail "record: $(cat "$work/err")"
-    expect "--speculate $speculate: gpu_worker alone" "$(replay "$work/$speculate.rec" gpu_worker | grep -c 'as recorded')" 1
-done
-
 # --- a GPU worker that computes otherwise is found: these are other weights
 cp "$work/random.gguf" "$work/kept.gguf"
 "$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 8 \
