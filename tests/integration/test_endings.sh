@@ -65,7 +65,7 @@ kill -KILL "$client"
 wait_for 15 idle || fail "killed in its prompt: the request goes on"
 asks_again "killed in its prompt"
 if command -v script >/dev/null; then
-    printf -v line '%q ' exec "$bin/hillctl" generate -f "$work/long" -n 2000 "${common[@]}"
+    printf -v line '%q ' exec "$bin/hillctl" generate -f "$work/long" -n 100 "${common[@]}"
     script -qec "$line" /dev/null >"$work/out" 2>&1 </dev/null &
     waiter=$!
     wait_for 20 in_prompt || fail "killed on a terminal: no prompt is read"

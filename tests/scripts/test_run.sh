@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # tests/run in a made-up tree, whose tests are shell scripts: from another folder; which programs a test starts; a configuration
-# that is not built; --quick; the halves of the scripts; a signal ends all that it started. And
+# that is not built; --quick; the quarters of the scripts; a signal ends all that it started. And
 # integration/lib.sh: a process that is left is found.
 # shellcheck disable=SC2016  # the tests' own variables
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-unset MAKEFLAGS MAKELEVEL HILL_BIN HILL_TEST_TIMEOUT HILL_TEST_HALF tsan_all
+unset MAKEFLAGS MAKELEVEL HILL_BIN HILL_TEST_TIMEOUT HILL_TEST_QUARTER tsan_all
 failed=0
 expect() { # DESCRIPTION ACTUAL WANTED
     [ "$2" = "$3" ] || { echo "FAILED: $1: got '$2', wanted '$3'" && failed=1; }
@@ -67,14 +67,14 @@ for script in integration/test_ref_model integration/test_limits integration/tes
 done
 expect "--quick" "$(tests/run --quick | sed -n 's/^  ok *\([^ ]*\).*/\1/p' | sort | paste -sd' ')" \
     "chaos/test_sum integration/test_limits integration/test_ref_model kv/test_x"
-# of the scripts that can have sanitized processes each half in turn, test_limits never
+# of the scripts that can have sanitized processes each quarter in turn, test_limits never
 program tests/integration/test_other.sh 'echo "${HILL_BIN_DIR##*build/}"'
 ran() { sed -n 's/^  ok *integration\/test_\([a-z_]*\( \[[^]]*\]\)*\) .*/\1/p' <<<"$1" | sort | paste -sd,; }
-said=$(HILL_TEST_HALF=1 tests/run)
-expect "the second half" "$(ran "$said")" "limits,other,ref_model [asan+ubsan]"
+said=$(HILL_TEST_QUARTER=1 tests/run)
+expect "the second quarter" "$(ran "$said")" "limits,other,ref_model [asan+ubsan]"
 expect "its programs" "$(cat build/test-logs/integration_test_other.log)" ""
-said=$(HILL_TEST_HALF=0 tests/run)
-expect "the first half" "$(ran "$said")" "limits,other [asan+ubsan],ref_model"
+said=$(HILL_TEST_QUARTER=0 tests/run)
+expect "the first quarter" "$(ran "$said")" "limits,other [asan+ubsan],ref_model"
 expect "its programs" "$(cat 'build/test-logs/integration_test_other_[asan+ubsan].log')" asan+ubsan/bin
 rm -r tests/integration tests/chaos
 
