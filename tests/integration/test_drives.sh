@@ -16,7 +16,7 @@ slow=score=0.02,latency_us=0 fast=score=0.06,latency_us=0
 for model in $slow $fast $slow $fast; do models_of+=(--csd-model "$model"); done
 
 ask() { # OUTPUT [TOKENS]: hashes and tokens of one request, on one line
-    hillctl generate --json -f "$work/prompt" -n "${2:-80}" --temp 0 --ignore-eos >"$1.json" 2>"$1.err" || tail -n 1 "$1.err"
+    hillctl generate --json -f "$work/prompt" -n "${2:-40}" --temp 0 --ignore-eos >"$1.json" 2>"$1.err" || tail -n 1 "$1.err"
     jq -c '[.selection_hash, .logits_hash, .tokens]' "$1.json" >"$1"
 }
 decodes() { status_is '[.requests[].predicted_tokens] | max > 3'; }
@@ -41,6 +41,7 @@ refused "models" "${four[@]}" --csd-model flash=1 --csd-model flash=2
 
 up "${common[@]}" --csd none || exit 1
 ask "$work/none"
+ask "$work/twice" 80
 ask "$work/long" 240
 down
 up "${common[@]}" "${four[@]}" "${models_of[@]}" || exit 1
@@ -51,11 +52,11 @@ echo "drives: $(jq -c .drives "$work/of4.json")"
 # both of a kind together: a processor that another process has for a moment makes one modelled drive look slower than it is
 expect "faster ones have more entries" "$(jq '.drives.each | map(.tokens) | .[0] > 0 and .[2] > 0 and .[1] + .[3] > 1.5 * (.[0] + .[2])' "$work/of4.json")" true
 
-ask "$work/killed" &
+ask "$work/killed" 80 &
 wait_for 60 decodes || fail "no request decodes"
 kill -KILL "$(worker_pid csd_agent_2)"
 wait
-same "one is killed while a request decodes" killed
+same "one is killed while a request decodes" killed twice
 expect "restarts" "$(jq -c .restarts "$work/killed.json")" '{"gpu_worker":0,"cpu_scorer":0,"csd_agent":1,"coordinator":0}'
 
 # all workers at once, as when memory is short: more deaths in a row than one worker may have before it is ready
