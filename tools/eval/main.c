@@ -44,7 +44,7 @@ static const struct option_spec matrix_specs[] = {
            .fallback = "0.05,0.1,0.2"),
     OPTION("budget", STRING, "LIST", "tokens that a query attends to; none: -",
            .fallback = "64,256,1024"),
-    OPTION("importance", STRING, "LIST", "all, or ways to make one of the KV heads' scores",
+    OPTION("importance", STRING, "LIST", "all, or names as --importance of the pipeline has them",
            .fallback = "heads"),
     OPTION("score-bits", STRING, "LIST", "all, or bits of a key's digest; a pipeline each",
            .fallback = "8"),
