@@ -155,6 +155,8 @@ static bool own_text(char **field, const char *text)
 /* This host's drive and device, and nobody's files. */
 static int adapt(struct listener *l, Hill__Configure *c, struct hill_why *why)
 {
+    if (!c->csd_attached) /* its epoch has no rings for an agent */
+        return hill_fail(why, HILL_E_PROTOCOL, "a Configure without a drive");
     if (l->cap_bytes && c->cold_cap_bytes > l->cap_bytes)
         return hill_fail(why, HILL_E_NOSPACE,
                          "a cold pool of %.3f MiB is asked for, and --cold-mb of this drive is "
