@@ -403,11 +403,45 @@ static void test_a_configure_without_a_drive_is_refused(void **state)
     remove_keys();
 }
 
+/* It is dropped without an answer, so nothing may be kept for one. */
+static void test_a_read_of_another_epoch_is_refused(void **state)
+{
+    struct epoch_settings settings = make_settings(&layout, 1);
+    struct listener_epoch epoch = {.open = false};
+    struct party agent;
+    struct hill_why why = {""};
+    struct record_read_keys *record;
+    struct key_range *range;
+    const uint32_t bytes = sizeof *record + sizeof *range;
+    struct drive_message *m = aligned_alloc(16, (sizeof *m + bytes + 15) / 16 * 16);
+
+    (void)state;
+    assert_non_null(m);
+    settings.csd_attached = true;
+    settings.cold_cap_bytes = 1 << 20;
+    assert_int_equal(listener_epoch_open(&epoch, &agent, &settings, &why), 0);
+    *m = (struct drive_message){
+        .frame = {.kind = DRIVE_RECORD, .a = RING_COMMAND, .b = RECORD_READ_KEYS}, .bytes = bytes};
+    record = (void *)m->payload;
+    range = (void *)(record + 1);
+    *record = (struct record_read_keys){.header.epoch = 2, .n_ranges = 1};
+    *range = (struct key_range){.n_slots = 16};
+    assert_int_equal(listener_take_record(&epoch, m, &why), HILL_E_PROTOCOL);
+    assert_null(epoch.reads);
+    record->header.epoch = 1;
+    assert_int_equal(listener_take_record(&epoch, m, &why), 0);
+    assert_non_null(epoch.reads);
+    free(m);
+    party_leave(&agent);
+    listener_epoch_close(&epoch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_configure_without_a_drive_is_refused, make_folder,
                                         remove_folder),
+        cmocka_unit_test(test_a_read_of_another_epoch_is_refused),
         cmocka_unit_test_setup_teardown(test_what_was_checked_is_sent, make_folder, remove_folder)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
