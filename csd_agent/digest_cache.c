@@ -12,17 +12,41 @@
 
 _Static_assert(PIECE_PAGES <= 64, "a word has a bit for each page of a piece");
 
+static uint64_t n_pieces(const struct digest_cache *c)
+{
+    return c->pieces ? (uint64_t)c->layout.n_stripes * c->of_stripe : 0;
+}
+
+/* The end of the queue at both sides: behind the newest piece, and before the oldest. */
+static struct cached_piece *queue_end(const struct digest_cache *c)
+{
+    return &c->pieces[n_pieces(c)];
+}
+
 int digest_cache_create(struct digest_cache *c, const struct pool_layout *layout)
 {
     *c = (struct digest_cache){.layout = *layout};
     c->of_stripe = (uint32_t)((layout->digest_stripe_bytes + PIECE_BYTES - 1) / PIECE_BYTES);
     c->pieces = calloc((size_t)layout->n_stripes * c->of_stripe + 1, sizeof *c->pieces);
-    return c->pieces ? 0 : HILL_E_NOMEM;
+    if (!c->pieces)
+        return HILL_E_NOMEM;
+    queue_end(c)->older = queue_end(c)->newer = queue_end(c);
+    return 0;
 }
 
-static uint64_t n_pieces(const struct digest_cache *c)
+static void leave_queue(struct cached_piece *p)
 {
-    return c->pieces ? (uint64_t)c->layout.n_stripes * c->of_stripe : 0;
+    p->older->newer = p->newer;
+    p->newer->older = p->older;
+}
+
+/* The query asks for it: it is the newest. */
+static void enter_queue(struct digest_cache *c, struct cached_piece *p)
+{
+    p->asked = c->query;
+    p->newer = queue_end(c);
+    p->older = p->newer->older;
+    p->older->newer = p->newer->older = p;
 }
 
 /* Of a stripe's i-th piece. */
@@ -37,7 +61,8 @@ static void let_go(struct digest_cache *c, struct cached_piece *p)
     if (!p->pages)
         return;
     free(p->pages);
-    *p = (struct cached_piece){.asked = p->asked};
+    leave_queue(p);
+    *p = (struct cached_piece){0};
     c->bytes -= piece_bytes(c, (uint64_t)(p - c->pieces) % c->of_stripe);
 }
 
@@ -49,23 +74,11 @@ void digest_cache_destroy(struct digest_cache *c)
     *c = (struct digest_cache){0};
 }
 
-/* The one that was asked for longest ago. */
-static struct cached_piece *oldest(const struct digest_cache *c)
-{
-    struct cached_piece *found = NULL;
-    for (uint64_t i = 0; i < n_pieces(c); i++) {
-        struct cached_piece *p = &c->pieces[i];
-        if (p->pages && (!found || p->asked < found->asked))
-            found = p;
-    }
-    return found;
-}
-
 void digest_cache_limit(struct digest_cache *c, uint64_t cap_bytes)
 {
     c->cap_bytes = cap_bytes;
     while (c->bytes > c->cap_bytes)
-        let_go(c, oldest(c));
+        let_go(c, queue_end(c)->newer);
 }
 
 void digest_cache_free_stripe(struct digest_cache *c, uint32_t stripe)
@@ -92,17 +105,15 @@ static bool take_in(struct digest_cache *c, struct cached_piece *p)
     uint64_t idle = (uint64_t)c->layout.n_stripes * QUERIES_IDLE;
     uint64_t bytes = piece_bytes(c, (uint64_t)(p - c->pieces) % c->of_stripe);
     while (c->bytes + bytes > c->cap_bytes) {
-        struct cached_piece *old = c->query > c->none_idle ? oldest(c) : NULL;
-        if (old && c->query - old->asked <= idle) /* all others were asked for later */
-            c->none_idle = old->asked + idle;
-        if (!old || c->query <= c->none_idle)
-            return false;
-        let_go(c, old);
+        struct cached_piece *oldest = queue_end(c)->newer;
+        if (!oldest->pages || c->query - oldest->asked <= idle)
+            return false; /* there is none, or all were asked for lately */
+        let_go(c, oldest);
     }
     p->pages = aligned_alloc(CSD_ALIGN, bytes);
     if (!p->pages)
         return false;
-    p->asked = c->query;
+    enter_queue(c, p);
     c->bytes += bytes;
     return true;
 }
@@ -141,12 +152,15 @@ static uint64_t bits_of(uint64_t first_page, uint64_t bytes)
     return (pages < 64 ? ((uint64_t)1 << pages) - 1 : UINT64_MAX) << first_page;
 }
 
-/* A part of a range that is got: asked for in any case. */
+/* A part of a range that is got: asked for, also where pages of it are missing. */
 static bool get_part(struct digest_cache *c, struct cached_piece *p, uint64_t page, uint64_t bytes,
                      uint8_t *to)
 {
-    p->asked = c->query;
-    if (!p->pages || (p->there & bits_of(page, bytes)) != bits_of(page, bytes))
+    if (!p->pages)
+        return false;
+    leave_queue(p);
+    enter_queue(c, p);
+    if ((p->there & bits_of(page, bytes)) != bits_of(page, bytes))
         return false;
     if (to)
         memcpy(to, p->pages + page * CSD_ALIGN, bytes);

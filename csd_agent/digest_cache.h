@@ -19,18 +19,18 @@
 #define PIECE_PAGES 16u /* the last of a stripe has fewer */
 
 struct cached_piece {
-    uint8_t *pages; /* NULL: nothing of it is here */
-    uint64_t there; /* bits: of its pages */
-    uint64_t asked; /* query that asked for it last */
+    uint8_t *pages;                     /* NULL: nothing of it is here */
+    uint64_t there;                     /* bits: of its pages */
+    uint64_t asked;                     /* query that asked for it last */
+    struct cached_piece *older, *newer; /* in the queue: those that were asked for next to it */
 };
 
 struct digest_cache {
     struct pool_layout layout;
     uint64_t cap_bytes, bytes;
     uint64_t query;              /* their number so far */
-    uint64_t none_idle;          /* up to this query no piece is idle: there is none to look for */
     uint32_t of_stripe;          /* pieces */
-    struct cached_piece *pieces; /* [n_stripes][of_stripe] */
+    struct cached_piece *pieces; /* [n_stripes][of_stripe], then the end of the queue */
 };
 
 int digest_cache_create(struct digest_cache *c,

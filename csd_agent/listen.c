@@ -37,6 +37,7 @@ int listener_epoch_open(struct listener_epoch *e, struct party *agent,
     if (!rc)
         rc = party_beside(agent, PARTY_AGENT, &e->scorer, why);
     e->open = !rc;
+    e->epoch = s->epoch;
     if (rc)
         party_leave(&e->scorer);
     return rc;
@@ -74,6 +75,9 @@ static int note_read(struct listener_epoch *e, uint32_t type, const struct drive
     const struct party *p = &e->scorer;
     int rc =
         record_check(type, m->payload, m->bytes, &p->layout.geometry, p->layout.n_sequences, why);
+    /* the agent drops it: no answer would free what is noted here */
+    if (!rc && ((const struct record_header *)(const void *)m->payload)->epoch != e->epoch)
+        rc = hill_fail(why, HILL_E_PROTOCOL, "a %s of another epoch", record_name(type));
     if (!rc && type == RECORD_FETCH)
         rc = note_fetch(e, (const void *)m->payload, why);
     struct listener_read *read = rc ? NULL : calloc(1, sizeof *read + m->bytes);
@@ -155,6 +159,8 @@ static bool own_text(char **field, const char *text)
 /* This host's drive and device, and nobody's files. */
 static int adapt(struct listener *l, Hill__Configure *c, struct hill_why *why)
 {
+    if (!c->csd_attached) /* its epoch has no rings for an agent */
+        return hill_fail(why, HILL_E_PROTOCOL, "a Configure without a drive");
     if (l->cap_bytes && c->cold_cap_bytes > l->cap_bytes)
         return hill_fail(why, HILL_E_NOSPACE,
                          "a cold pool of %.3f MiB is asked for, and --cold-mb of this drive is "

@@ -26,6 +26,7 @@ int listen_main(int argc, char **argv);
 struct listener_epoch {
     struct party scorer; /* the scorer's ends, which are played here */
     bool open;
+    uint32_t epoch;
     struct listener_read *reads; /* FETCHes and READ_KEYS that are not answered */
     uint32_t sent;               /* of the first answered one: entries or bytes that have gone */
 };

@@ -616,17 +616,24 @@ struct shm_doorbell *drive_link_doorbell(struct drive_link *l)
     return l->bell; /* only this thread changes it */
 }
 
-int drive_link_send(struct drive_link *l, const struct drive_frame *frame, const void *payload,
-                    uint32_t bytes)
+/* Queue it while less than `most` bytes are queued. */
+static int send_below(struct drive_link *l, uint64_t most, const struct drive_frame *frame,
+                      const void *payload, uint32_t bytes)
 {
     pthread_mutex_lock(&l->lock);
-    int rc = l->phase != PHASE_UP                ? HILL_E_PEER_GONE
-             : l->out_bytes >= DRIVE_QUEUE_BYTES ? HILL_E_WOULD_BLOCK
-                                                 : queue_out(l, &l->peer, frame, payload, bytes);
+    int rc = l->phase != PHASE_UP   ? HILL_E_PEER_GONE
+             : l->out_bytes >= most ? HILL_E_WOULD_BLOCK
+                                    : queue_out(l, &l->peer, frame, payload, bytes);
     pthread_mutex_unlock(&l->lock);
     if (!rc)
         wake(l);
     return rc;
+}
+
+int drive_link_send(struct drive_link *l, const struct drive_frame *frame, const void *payload,
+                    uint32_t bytes)
+{
+    return send_below(l, DRIVE_QUEUE_BYTES, frame, payload, bytes);
 }
 
 int drive_link_tell(struct drive_link *l, const Hill__Message *message)
@@ -634,8 +641,13 @@ int drive_link_tell(struct drive_link *l, const Hill__Message *message)
     const struct drive_frame frame = {.kind = DRIVE_CONTROL};
     uint32_t bytes = 0;
     uint8_t *packed = drive_control_pack(message, &bytes);
-    int rc = packed ? drive_link_send(l, &frame, packed, bytes) : HILL_E_NOMEM;
+    int rc = packed ? send_below(l, 2 * DRIVE_QUEUE_BYTES, &frame, packed, bytes) : HILL_E_NOMEM;
     free(packed);
+    if (rc && rc != HILL_E_PEER_GONE) {
+        pthread_mutex_lock(&l->lock);
+        lose(l, HILL_E_PEER_GONE, "a control message cannot be queued: no memory, or no room");
+        pthread_mutex_unlock(&l->lock);
+    }
     return rc;
 }
 

@@ -143,7 +143,9 @@ struct shm_doorbell *drive_link_doorbell(struct drive_link *link);
 /* Queue a message. HILL_E_WOULD_BLOCK: too much is queued; HILL_E_PEER_GONE; HILL_E_NOMEM. */
 int drive_link_send(struct drive_link *link, const struct drive_frame *frame, const void *payload,
                     uint32_t bytes);
-/* The same of a message of proto/hill.proto, as CONTROL. */
+/* The same of a message of proto/hill.proto, as CONTROL. Nobody sends one again: it is queued also
+ * where records have to wait, up to twice as much; beyond that, and without memory, the peer is
+ * lost. */
 int drive_link_tell(struct drive_link *link, const Hill__Message *message);
 /* The next message but PING and HELLO, or NULL. */
 struct drive_message *drive_link_poll(struct drive_link *link);

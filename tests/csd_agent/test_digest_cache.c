@@ -1,5 +1,6 @@
 /* tests/csd_agent/test_digest_cache.c - what is written at once may go on from one stripe to the
- * next, and from or to what is no digest: each stripe's pages must be the new ones. */
+ * next, and from or to what is no digest: each stripe's pages must be the new ones. What goes when
+ * the cap is reached, and in which order. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -104,11 +105,66 @@ static void pieces_come_and_go_by_themselves(void **state)
     digest_cache_destroy(&c);
 }
 
+static uint8_t piece[PIECE_PAGES * CSD_ALIGN];
+
+static void put_piece(struct digest_cache *c, uint32_t i)
+{
+    digest_cache_put(c, BEGIN + i * sizeof piece, sizeof piece, piece);
+}
+
+/* The pieces in memory, a bit each; a look at them with digest_cache_get would ask for them. */
+static unsigned held(const struct digest_cache *c)
+{
+    unsigned bits = 0;
+    for (uint32_t i = 0; i < c->layout.n_stripes * c->of_stripe; i++)
+        bits |= (c->pieces[i].pages != NULL) << i;
+    return bits;
+}
+
+/* The piece that was asked for longest ago goes first, whatever its place, also of pieces that one
+ * query asked for; to make room, only a piece goes that is idle. */
+static void the_piece_asked_for_longest_ago_goes_first(void **state)
+{
+    (void)state;
+    const struct pool_layout layout = {
+        .n_stripes = 4, .digest_offset = BEGIN, .digest_stripe_bytes = sizeof piece};
+    struct digest_cache c;
+    assert_int_equal(digest_cache_create(&c, &layout), 0);
+    put_piece(&c, 3);
+    assert_int_equal(held(&c), 0); /* a drive without DRAM */
+    digest_cache_limit(&c, 3 * sizeof piece);
+    put_piece(&c, 2);
+    put_piece(&c, 0);
+    put_piece(&c, 1);
+    put_piece(&c, 2); /* a write asks for nothing */
+    digest_cache_limit(&c, 2 * sizeof piece);
+    assert_int_equal(held(&c), 1u << 0 | 1u << 1);
+    assert_true(is_here(&c, 0, PIECE_PAGES)); /* 0 is newer than 1 */
+    for (uint32_t query = 0; query < 4 * layout.n_stripes; query++)
+        digest_cache_turn(&c);
+    put_piece(&c, 3);
+    assert_int_equal(held(&c), 1u << 0 | 1u << 1); /* not idle yet */
+    digest_cache_turn(&c);
+    assert_true(is_here(&c, 0, PIECE_PAGES));
+    put_piece(&c, 3);
+    assert_int_equal(held(&c), 1u << 0 | 1u << 3);
+    put_piece(&c, 1); /* of this query is what is here */
+    assert_int_equal(held(&c), 1u << 0 | 1u << 3);
+    digest_cache_free_stripe(&c, 0);
+    put_piece(&c, 1);
+    digest_cache_limit(&c, sizeof piece);
+    assert_int_equal(held(&c), 1u << 1);
+    digest_cache_limit(&c, 0);
+    assert_int_equal(c.bytes, 0);
+    digest_cache_destroy(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_write_over_a_stripes_end_is_in_both),
         cmocka_unit_test(pieces_come_and_go_by_themselves),
+        cmocka_unit_test(the_piece_asked_for_longest_ago_goes_first),
     };
     return cmocka_run_group_tests_name("digest_cache", tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /*
  * test_relay.c - commands that another process changes while they are relayed to a drive elsewhere,
  * which the test plays at the other end of a link: what goes out is what was checked, and what the
- * drive has read for it comes into the window that went out.
+ * drive has read for it comes into the window that went out. And a listener, told what no relay
+ * says: it refuses the peer, and serves the next one.
  */
 #include "tests/csd_agent/fixture.h"
 
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "csd_agent/listen.h"
 #include "csd_agent/relay.h"
 #include "kv/plane.h"
 #include "proto/drive_link.h"
@@ -288,9 +290,158 @@ static void test_what_was_checked_is_sent(void **state)
     close_scene(&s);
 }
 
+/* ---- a listener in a process of its own ---- */
+
+/* A link to it, or NULL: its port is another's. */
+static struct drive_link *link_to(const struct scene *s, pid_t listener)
+{
+    struct drive_keys keys;
+    struct drive_link *link;
+    int64_t end = clock_deadline_ms(LIMIT_MS);
+
+    assert_int_equal(drive_keys_read(&keys, s->own_key, s->peer_key, NULL), 0);
+    assert_int_equal(drive_link_connect(&link, s->url, &keys, NULL), 0);
+    while (!drive_link_is_up(link) && waitpid(listener, NULL, WNOHANG) == 0) {
+        assert_true(clock_now_ns() < end);
+        usleep(1000);
+    }
+    if (drive_link_is_up(link))
+        return link;
+    drive_link_close(link);
+    return NULL;
+}
+
+static pid_t start_listener(const struct scene *s)
+{
+    char key[128], peer[160], pool[160];
+    char *argv[] = {(char *)"hill-csd-agent",
+                    (char *)"--listen",
+                    (char *)s->url,
+                    (char *)"--drive",
+                    pool,
+                    (char *)"--key",
+                    key,
+                    (char *)"--peer",
+                    peer};
+    pid_t parent = getpid();
+
+    snprintf(key, sizeof key, "%s/drive", folder);
+    snprintf(peer, sizeof peer, "%s.pub", s->own_key);
+    snprintf(pool, sizeof pool, "file:%s/pool", folder);
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        test_die_with_parent(parent);
+        signal(SIGSEGV, SIG_DFL); /* cmocka's handler would go on with the tests */
+        _exit(listen_main(sizeof argv / sizeof *argv, argv));
+    }
+    return child;
+}
+
+static void tell_configure(struct drive_link *link, bool csd_attached)
+{
+    struct epoch_settings settings = make_settings(&layout, 1);
+    struct epoch_wire wire;
+
+    settings.csd_attached = csd_attached;
+    settings.csd_url = "tcp://there:1";
+    settings.cold_cap_bytes = 4 << 20;
+    epoch_settings_to_wire(&wire, &settings);
+    assert_int_equal(drive_link_tell(link, &wire.message), 0);
+}
+
+static Hill__Message *next_message(struct drive_link *link)
+{
+    struct drive_message *m;
+    Hill__Message *message;
+    struct hill_why why = {""};
+
+    for (int64_t end = clock_deadline_ms(LIMIT_MS); !(m = drive_link_poll(link)); usleep(1000))
+        assert_true(clock_now_ns() < end);
+    assert_int_equal(drive_control_read(m, &message, &why), 0);
+    free(m);
+    return message;
+}
+
+static void test_a_configure_without_a_drive_is_refused(void **state)
+{
+    struct scene s = {.drive = NULL};
+    struct drive_keys keys;
+    struct drive_link *link = NULL;
+    struct hill_why why = {""};
+    pid_t listener = 0;
+    int status;
+
+    (void)state;
+    make_keys(&s, &keys);
+    for (unsigned i = 0, port = 21000 + (unsigned)getpid() % 9000; i < 50 && !link; i++, port++) {
+        snprintf(s.url, sizeof s.url, "tcp://127.0.0.1:%u", port);
+        listener = start_listener(&s);
+        link = link_to(&s, listener);
+    }
+    assert_non_null(link);
+    tell_configure(link, false);
+    Hill__Message *message = next_message(link);
+    assert_int_equal(message->body_case, HILL__MESSAGE__BODY_FAILURE);
+    assert_string_equal(message->failure->text, "a Configure without a drive");
+    proto_free(message);
+    for (int64_t end = clock_deadline_ms(LIMIT_MS); !drive_link_lost(link, &why); usleep(1000))
+        assert_true(clock_now_ns() < end);
+    assert_non_null(strstr(why.text, "refused: a Configure without a drive"));
+    drive_link_close(link);
+    link = link_to(&s, listener);
+    assert_non_null(link);
+    tell_configure(link, true);
+    message = next_message(link);
+    assert_int_equal(message->body_case, HILL__MESSAGE__BODY_READY);
+    proto_free(message);
+    drive_link_close(link);
+    kill(listener, SIGTERM);
+    assert_int_equal(waitpid(listener, &status, 0), listener);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    remove_keys();
+}
+
+/* It is dropped without an answer, so nothing may be kept for one. */
+static void test_a_read_of_another_epoch_is_refused(void **state)
+{
+    struct epoch_settings settings = make_settings(&layout, 1);
+    struct listener_epoch epoch = {.open = false};
+    struct party agent;
+    struct hill_why why = {""};
+    struct record_read_keys *record;
+    struct key_range *range;
+    const uint32_t bytes = sizeof *record + sizeof *range;
+    struct drive_message *m = aligned_alloc(16, (sizeof *m + bytes + 15) / 16 * 16);
+
+    (void)state;
+    assert_non_null(m);
+    settings.csd_attached = true;
+    settings.cold_cap_bytes = 1 << 20;
+    assert_int_equal(listener_epoch_open(&epoch, &agent, &settings, &why), 0);
+    *m = (struct drive_message){
+        .frame = {.kind = DRIVE_RECORD, .a = RING_COMMAND, .b = RECORD_READ_KEYS}, .bytes = bytes};
+    record = (void *)m->payload;
+    range = (void *)(record + 1);
+    *record = (struct record_read_keys){.header.epoch = 2, .n_ranges = 1};
+    *range = (struct key_range){.n_slots = 16};
+    assert_int_equal(listener_take_record(&epoch, m, &why), HILL_E_PROTOCOL);
+    assert_null(epoch.reads);
+    record->header.epoch = 1;
+    assert_int_equal(listener_take_record(&epoch, m, &why), 0);
+    assert_non_null(epoch.reads);
+    free(m);
+    party_leave(&agent);
+    listener_epoch_close(&epoch);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_configure_without_a_drive_is_refused, make_folder,
+                                        remove_folder),
+        cmocka_unit_test(test_a_read_of_another_epoch_is_refused),
         cmocka_unit_test_setup_teardown(test_what_was_checked_is_sent, make_folder, remove_folder)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -353,18 +353,13 @@ static void keep_alive(void *peer)
     said_ns = clock_now_ns();
 }
 
-/* Who was told HILL_E_WOULD_BLOCK may sleep: the bell says when there is room again. */
-static void test_room_rings_the_bell(void **state)
+/* Data to a peer that reads nothing, until nothing moves any more. */
+static void fill_queue(void *peer)
 {
-    (void)state;
     static uint8_t payload[1 << 20];
     const struct drive_frame data = {.kind = DRIVE_DATA};
-    void *context = zmq_ctx_new();
-    char room[64];
     int rc = 0;
-    void *peer = greeted_peer(context);
-    struct shm_doorbell *bell = drive_link_doorbell(there);
-    for (int64_t full = 0; !full || clock_now_ns() < full;) { /* until nothing moves any more */
+    for (int64_t full = 0; !full || clock_now_ns() < full;) {
         keep_alive(peer);
         rc = drive_link_send(there, &data, payload, sizeof payload);
         full = rc ? full ? full : clock_deadline_ms(300) : 0;
@@ -372,13 +367,68 @@ static void test_room_rings_the_bell(void **state)
             usleep(1000);
     }
     assert_int_equal(rc, HILL_E_WOULD_BLOCK);
+}
+
+/* Who was told HILL_E_WOULD_BLOCK may sleep: the bell says when there is room again. */
+static void test_room_rings_the_bell(void **state)
+{
+    (void)state;
+    const struct drive_frame data = {.kind = DRIVE_DATA};
+    void *context = zmq_ctx_new();
+    char room[64];
+    void *peer = greeted_peer(context);
+    struct shm_doorbell *bell = drive_link_doorbell(there);
+    fill_queue(peer);
     uint32_t seen = shm_doorbell_read(bell);
     for (int i = 0; i < 400 && shm_doorbell_read(bell) == seen; i++) {
         keep_alive(peer);
         assert_true(zmq_recv(peer, room, sizeof room, 0) >= 0);
     }
     assert_int_equal(shm_doorbell_wait(bell, seen, clock_deadline_ms(LIMIT_MS), 0), 0);
-    assert_int_equal(drive_link_send(there, &data, payload, sizeof payload), 0);
+    assert_int_equal(drive_link_send(there, &data, room, sizeof room), 0);
+    zmq_close(peer);
+    zmq_ctx_term(context);
+}
+
+/* The next frame that is no PING; its payload is passed over. */
+static struct drive_frame next_frame(void *peer)
+{
+    struct drive_frame frame;
+    char rest[16];
+    int more = 0;
+    size_t size = sizeof more;
+    do {
+        keep_alive(peer);
+        assert_int_equal(zmq_recv(peer, &frame, sizeof frame, 0), sizeof frame);
+        zmq_getsockopt(peer, ZMQ_RCVMORE, &more, &size);
+        if (more)
+            assert_true(zmq_recv(peer, rest, sizeof rest, 0) >= 0);
+    } while (frame.kind == DRIVE_PING);
+    return frame;
+}
+
+/* A control message, which nobody would send again, goes when there is room. */
+static void test_a_full_queue_takes_control_messages(void **state)
+{
+    (void)state;
+    static char text[4096];
+    Hill__Failure failure = HILL__FAILURE__INIT;
+    void *context = zmq_ctx_new();
+    struct hill_why why = {""};
+    void *peer = greeted_peer(context);
+    memset(text, 'x', sizeof text - 1);
+    failure.code = HILL_E_IO;
+    failure.text = text;
+    fill_queue(peer);
+    assert_int_equal(drive_link_tell(there, &PROTO_MESSAGE(FAILURE, failure, &failure)), 0);
+    while (next_frame(peer).kind != DRIVE_CONTROL)
+        ;
+    fill_queue(peer);
+    for (uint64_t told = 0; !drive_link_lost(there, &why); told += sizeof text) {
+        assert_true(told < 2 * DRIVE_QUEUE_BYTES); /* what is queued has a bound */
+        drive_link_tell(there, &PROTO_MESSAGE(FAILURE, failure, &failure));
+    }
+    assert_non_null(strstr(why.text, "control message"));
     zmq_close(peer);
     zmq_ctx_term(context);
 }
@@ -544,6 +594,7 @@ int main(void)
         T(test_a_lost_drive_does_not_come_up_again),
         T(test_a_full_queue_is_no_silence),
         T(test_room_rings_the_bell),
+        T(test_a_full_queue_takes_control_messages),
         T(test_a_dead_peer_does_not_hold_up_the_next),
         T(test_ipv6),
         T(test_a_key_may_be_that_of_one_address),
