@@ -205,7 +205,7 @@ void request_book_unpark(struct request_book *book, struct request *request);
 /* Take it out, wherever it is, count it, and destroy it. */
 void request_book_remove(struct request_book *book, struct request *request);
 
-/* id 0: any of this client's. NULL when there is none. */
+/* id 0: the newest of this client's. NULL when there is none. */
 struct request *request_book_find(const struct request_book *book,
                                   const struct proto_address *client, uint64_t id);
 /* Of any client, running, waiting or AWAITED; NULL when there is none. */
