@@ -174,6 +174,12 @@ static struct request *next_to_start(const struct request_book *book)
     return book->first;
 }
 
+bool request_book_next_returns(const struct request_book *book)
+{
+    const struct request *request = next_to_start(book);
+    return request && request->returns;
+}
+
 struct request *request_book_advance(struct request_book *book)
 {
     struct request *request = next_to_start(book);
