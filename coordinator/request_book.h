@@ -131,7 +131,7 @@ struct request {
     int64_t deadline_ns;
     int64_t outage_ns; /* since when a lost worker, not a new drive's agent, keeps it from going on;
                           0: none does */
-    Hill__CsdModelCounters csd_before; /* when the attempt began */
+    Hill__CsdModelCounters csd_before; /* when its first attempt began */
     int failure_code;                  /* what a worker said about it; 0: nothing */
     char failure_text[512];
     Hill__Message *done, *stats; /* owned; NULL: not there */

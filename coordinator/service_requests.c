@@ -204,7 +204,8 @@ static int send_prefill(struct service *sv, struct request *r)
     Hill__Resume resume = HILL__RESUME__INIT;
     struct hash_state states[REQUEST_STATES];
     uint32_t n_states = request_resume_states(r, &resume.first_state, states);
-    r->csd_before = csd_model_used(sv);
+    if (r->attempts == 1)
+        r->csd_before = csd_model_used(sv);
     request_fill_prefill(sv, r, &prefill, &selection, &terms, &restore, &save);
     prefill.request_id = r->wire_id;
     prefill.sequence = r->sequence;
@@ -449,6 +450,7 @@ void request_on_done(void *owner, struct arrival *a)
     if (failed && !lost && request_begin_anew(r)) {
         log_warn("request %" PRIu64 ": what was kept of it is of no use (%s); it begins anew",
                  r->id, done->text);
+        session_save_lost(sv, r, "it begins anew; ask again");
         return;
     }
     if (lost && !cancelled) {

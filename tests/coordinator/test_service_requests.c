@@ -1,4 +1,5 @@
-/* Tests of coordinator/service_requests.c: what requests do while a drive comes or goes. No worker and
+/* Tests of coordinator/service_requests.c and service_profile.c: requests while a drive comes or
+ * goes, while they are saved and begin anew, and beside a measurement of both sides. No worker and
  * no client is there: what is sent to them is lost. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -105,6 +106,73 @@ static void a_slow_attach_is_no_outage(void **state)
     assert_null(sv.book.running);
 }
 
+/* Who has ordered it to be saved hears that, and the next order is taken. */
+static void a_save_does_not_outlive_the_attempt_that_it_was_ordered_in(void **state)
+{
+    (void)state;
+    struct request *r = run();
+    Hill__Done done = HILL__DONE__INIT;
+    Hill__Message message = PROTO_MESSAGE(DONE, done, &done);
+    struct arrival a = {.message = &message};
+    r->saving_path = strdup("/nowhere");
+    r->recovery.resumed = true;
+    done.request_id = r->wire_id;
+    done.finish = HILL__FINISH_REASON__FINISH_ERROR;
+    done.code = HILL_E_DAMAGED;
+    request_on_done(&sv, &a);
+    assert_int_equal(r->state, REQUEST_INTERRUPTED);
+    assert_null(r->saving_path);
+}
+
+static void the_drives_counters_are_those_of_all_attempts(void **state)
+{
+    (void)state;
+    struct request *r = run();
+    sv.csd_model.before.commands = 10;
+    r->csd_before.commands = 3;
+    request_interrupt(r, true);
+    requests_start(&sv, clock_now_ns());
+    assert_int_equal(r->csd_before.commands, 3);
+}
+
+static void all_are_ready(void)
+{
+    settings.epoch.csd_attached = supervisor.epoch_exists = true;
+    for (enum worker w = 0; w < WORKER_COUNT; w++)
+        if (supervisor.workers.rows[w].wanted)
+            supervisor.workers.rows[w].state = WORKER_READY;
+}
+
+static void ask_profile(uint8_t client)
+{
+    struct arrival a = {.from = {.bytes = {client}, .length = 1}};
+    profile_take_request(&sv, &a);
+}
+
+/* Of what is measured at the start, or of a new drive, the client that asks meanwhile is told. */
+static void a_client_gets_the_measurement_under_way(void **state)
+{
+    (void)state;
+    all_are_ready();
+    sv.profile.asked = true;
+    ask_profile(1);
+    assert_int_equal(sv.profile.client.bytes[0], 1);
+    ask_profile(2); /* refused */
+    assert_int_equal(sv.profile.client.bytes[0], 1);
+}
+
+/* Measuring takes the slots, and what is kept there. */
+static void nothing_is_measured_over_what_waits_for_its_client(void **state)
+{
+    (void)state;
+    struct request *back = make();
+    back->returns = true;
+    request_book_park(&sv.book, back, REQUEST_AWAITED, clock_deadline_ms(60000));
+    all_are_ready();
+    ask_profile(1);
+    assert_false(sv.profile.asked);
+}
+
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -112,6 +180,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(a_drive_stays_until_those_of_a_killed_coordinator_are_back),
         T(a_slow_attach_is_no_outage),
+        T(a_save_does_not_outlive_the_attempt_that_it_was_ordered_in),
+        T(the_drives_counters_are_those_of_all_attempts),
+        T(a_client_gets_the_measurement_under_way),
+        T(nothing_is_measured_over_what_waits_for_its_client),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
