@@ -59,7 +59,6 @@ static void tell_speed(const struct chat *chat)
     const Hill__Summary *m = chat->exchange.report.summary;
     if (!m || !chat->exchange.terminal)
         return;
-    double seconds = m->gpu ? m->gpu->predicted_ms / 1000 : 0;
     unsigned ctx = chat->conversation.info->model_info->ctx_tokens;
     if (m->history_tokens > m->reused_tokens)
         fprintf(stderr, "[the chat was computed again from token %u of %u on]\n", m->reused_tokens,
@@ -68,7 +67,7 @@ static void tell_speed(const struct chat *chat)
             "[%u tokens, %.1f tokens/s; %u of %u tokens of the context used, %u of the prompt were "
             "computed%s]\n",
             m->predicted_tokens,
-            seconds > 0 && m->predicted_tokens > 1 ? (m->predicted_tokens - 1) / seconds : 0,
+            m->gpu && m->gpu->predicted_ms > 0 ? report_steps_per_second(m->gpu) : 0,
             m->prompt_tokens + m->predicted_tokens, ctx, m->prompt_tokens - m->reused_tokens,
             m->finish == HILL__FINISH_REASON__FINISH_CANCEL   ? "; stopped"
             : m->finish != HILL__FINISH_REASON__FINISH_LENGTH ? ""

@@ -158,6 +158,9 @@ expect "a chat is the template, spelt out" "$(jq -c '[.prompt_tokens, .tokens, .
     "$(jq -c '[.prompt_tokens, .tokens, .logits_hash]' "$work/special")"
 hillctl generate --chat -p 'Say hello.' -n 200 --temp 0 --json >"$work/chat"
 expect "it stops at the template's end" "$(field "$work/chat" .finish_reason)" stop
+rate_is_of_steps='(.predicted_per_second * .predicted_ms / 1000 + (if .finish_reason == "length" then 1 else 0 end) - .predicted_tokens | fabs) < 1e-6'
+expect "its speed is of all steps: one made the stop token, none the first" "$(field "$work/chat" "$rate_is_of_steps")" true
+expect "that of an answer that was cut, too" "$(hillctl generate --chat -p 'Say hello.' -n 3 --temp 0 --json | jq "$rate_is_of_steps")" true
 expect "the end is no text" "$(field "$work/chat" .text | grep -c '<|')" 0
 
 # ---- what is typed is text: as many tokens as in a prompt without control tokens ----
