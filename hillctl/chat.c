@@ -95,7 +95,8 @@ static int ask(struct chat *chat, struct hill_why *why)
 }
 
 /* Answer the conversation, whose last message is a user's; what came stays in it. A stopped answer
- * is one, too, when it has begun; 1: it had not. */
+ * is one, too, when it has begun; 1: it had not. What still comes for a request that was left is
+ * not for the next one, which has another connection. */
 static int answer(struct chat *chat, struct hill_why *why)
 {
     struct exchange *x = &chat->exchange;
@@ -105,6 +106,11 @@ static int answer(struct chat *chat, struct hill_why *why)
     if (x->report.text_bytes) {
         fputc('\n', stdout);
         fflush(stdout);
+    }
+    struct hill_why lost;
+    if (code && !x->report.summary && client_reconnect(&chat->client, &lost)) {
+        *why = lost;
+        return HILL_E_IO;
     }
     bool stopped = code == HILL_E_CANCELLED && chat->lines.terminal;
     if (code == 0 || (stopped && x->report.text_bytes)) {
