@@ -60,6 +60,8 @@ static void tell_speed(const struct chat *chat)
     if (!m || !chat->exchange.terminal)
         return;
     unsigned ctx = chat->conversation.info->model_info->ctx_tokens;
+    bool no_room = chat->options.predict == HILL_PREDICT_UNTIL_CONTEXT ||
+                   m->prompt_tokens + m->predicted_tokens >= ctx;
     if (m->history_tokens > m->reused_tokens)
         fprintf(stderr, "[the chat was computed again from token %u of %u on]\n", m->reused_tokens,
                 m->history_tokens);
@@ -71,8 +73,8 @@ static void tell_speed(const struct chat *chat)
             m->prompt_tokens + m->predicted_tokens, ctx, m->prompt_tokens - m->reused_tokens,
             m->finish == HILL__FINISH_REASON__FINISH_CANCEL   ? "; stopped"
             : m->finish != HILL__FINISH_REASON__FINISH_LENGTH ? ""
-            : m->prompt_tokens + m->predicted_tokens >= ctx   ? "; it is full: /clear or /undo"
-                                                              : "; cut at -n");
+            : no_room ? "; there is no room for more: /clear or /undo"
+                      : "; cut at -n");
 }
 
 static int ask(struct chat *chat, struct hill_why *why)
