@@ -174,6 +174,12 @@ static struct request *next_to_start(const struct request_book *book)
     return book->first;
 }
 
+bool request_book_next_returns(const struct request_book *book)
+{
+    const struct request *request = next_to_start(book);
+    return request && request->returns;
+}
+
 struct request *request_book_advance(struct request_book *book)
 {
     struct request *request = next_to_start(book);
@@ -313,20 +319,15 @@ bool request_same_client(const struct request *request, const struct proto_addre
     return proto_same_address(&request->client, client);
 }
 
-static struct request *find_in(struct request *list, const struct proto_address *client,
-                               uint64_t id)
-{
-    for (struct request *r = list; r; r = r->next)
-        if (request_same_client(r, client) && (!id || r->id == id))
-            return r;
-    return NULL;
-}
-
 struct request *request_book_find(const struct request_book *book,
                                   const struct proto_address *client, uint64_t id)
 {
-    struct request *request = find_in(book->running, client, id);
-    return request ? request : find_in(book->first, client, id);
+    struct request *lists[] = {book->running, book->first}, *found = NULL;
+    for (unsigned i = 0; i < 2; i++)
+        for (struct request *r = lists[i]; r; r = r->next)
+            if (request_same_client(r, client) && (id ? r->id == id : !found || r->id > found->id))
+                found = r;
+    return found;
 }
 
 void request_book_heard(struct request_book *book, const struct proto_address *client, bool asks,

@@ -129,8 +129,9 @@ struct request {
     bool rest_there; /* its client has what an answer leaves that ends within a character */
     int64_t accepted_ns, prefill_ns, first_token_ns, progress_ns; /* 0: not yet */
     int64_t deadline_ns;
-    int64_t outage_ns; /* since when a lost worker keeps it from going on; 0: none does */
-    Hill__CsdModelCounters csd_before; /* when the attempt began */
+    int64_t outage_ns; /* since when a lost worker, not a new drive's agent, keeps it from going on;
+                          0: none does */
+    Hill__CsdModelCounters csd_before; /* when its first attempt began */
     int failure_code;                  /* what a worker said about it; 0: nothing */
     char failure_text[512];
     Hill__Message *done, *stats; /* owned; NULL: not there */
@@ -177,6 +178,8 @@ int request_book_add(struct request_book *book, struct request *request);
  * ended since, or a refused one has been sent again and not taken up yet. Who returns comes before
  * all others. */
 struct request *request_book_advance(struct request_book *book);
+/* Is the one whose turn it is one that returns? */
+bool request_book_next_returns(const struct request_book *book);
 /* A new one, to be parked AWAITED, had its slot last in this attempt. Of those that had the same
  * slot only the newest may return to it: the others' entries went when it came. */
 void request_book_claim(struct request_book *book, struct request *request, uint64_t attempt);
@@ -205,7 +208,7 @@ void request_book_unpark(struct request_book *book, struct request *request);
 /* Take it out, wherever it is, count it, and destroy it. */
 void request_book_remove(struct request_book *book, struct request *request);
 
-/* id 0: any of this client's. NULL when there is none. */
+/* id 0: the newest of this client's. NULL when there is none. */
 struct request *request_book_find(const struct request_book *book,
                                   const struct proto_address *client, uint64_t id);
 /* Of any client, running, waiting or AWAITED; NULL when there is none. */

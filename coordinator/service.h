@@ -239,7 +239,8 @@ int64_t requests_next_ns(const struct service *sv);
 bool requests_keep_tiers(const struct service *sv);
 /* The epoch ends under the running requests (may remove them). */
 void requests_interrupt(struct service *sv, bool counts);
-/* Does a running request still read its prompt, or could not go on yet in another epoch? */
+/* Does a running request still read its prompt, or could not go on yet in another epoch? Or has one
+ * of a killed coordinator, whose entries are there, not come back yet? */
 bool requests_reading(const struct service *sv);
 /* Every request gets its Summary with this, and is removed. */
 void requests_end_all(struct service *sv, Hill__FinishReason finish, int code, const char *text);

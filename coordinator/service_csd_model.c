@@ -4,9 +4,9 @@
  *
  * What: settings hold the model in force; a change goes to the agent at once, and into every later
  * Configure. The agent tells its counters a few milliseconds after they change; they are summed
- * over its restarts here, and a request's are the difference to those when its attempt began. Who
- * calls it: service.c, service_requests.c, service_status.c. Concurrency: one thread.
- * Failure: a change that cannot be read is refused with the key at fault, and nothing changes.
+ * over its restarts here, and a request's are the difference to those when its first attempt began.
+ * Who calls it: service.c, service_requests.c, service_status.c. Concurrency: one thread. Failure:
+ * a change that cannot be read is refused with the key at fault, and nothing changes.
  */
 #include "coordinator/service.h"
 

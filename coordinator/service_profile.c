@@ -328,14 +328,18 @@ void profile_take_request(void *owner, struct arrival *a)
     else if (sv->settings->record_path[0])
         text = "the rings are being recorded: what they carry must be requests' alone",
         code = HILL_E_INVALID;
-    else if (sv->book.running || sv->book.first)
+    else if (sv->book.running || sv->book.first || request_book_returns(&sv->book))
         text = "a request runs or waits: speeds are measured between requests";
-    else if (sv->profile.asked)
-        text = "speeds are being measured right now: try again in a second";
+    else if (sv->profile.asked && sv->profile.client.length)
+        text = "speeds are being measured for another client: try again in a second";
     else if (sv->supervisor->change != CHANGE_NONE || !supervisor_ready(sv->supervisor))
         text = "the pipeline is not ready yet";
     if (text) {
         router_reply(sv->router, from, code, text);
+        return;
+    }
+    if (sv->profile.asked) { /* for nobody, by itself: that result is for this client, too */
+        sv->profile.client = *from;
         return;
     }
     fingerprint(sv->profile.asked_for, sv);

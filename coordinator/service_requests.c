@@ -204,7 +204,8 @@ static int send_prefill(struct service *sv, struct request *r)
     Hill__Resume resume = HILL__RESUME__INIT;
     struct hash_state states[REQUEST_STATES];
     uint32_t n_states = request_resume_states(r, &resume.first_state, states);
-    r->csd_before = csd_model_used(sv);
+    if (r->attempts == 1)
+        r->csd_before = csd_model_used(sv);
     request_fill_prefill(sv, r, &prefill, &selection, &terms, &restore, &save);
     prefill.request_id = r->wire_id;
     prefill.sequence = r->sequence;
@@ -278,8 +279,10 @@ void requests_start(struct service *sv, int64_t now_ns)
         if (r->state == REQUEST_INTERRUPTED)
             start(sv, r, now_ns);
     }
+    /* a change of the drive waits for those that return (requests_reading) */
     for (struct request *r;
-         !supervisor_holds_back(sv->supervisor) && (r = request_book_advance(&sv->book));) {
+         (!supervisor_holds_back(sv->supervisor) || request_book_next_returns(&sv->book)) &&
+         (r = request_book_advance(&sv->book));) {
         request_take_prefix(sv, r);
         start(sv, r, now_ns);
     }
@@ -447,6 +450,7 @@ void request_on_done(void *owner, struct arrival *a)
     if (failed && !lost && request_begin_anew(r)) {
         log_warn("request %" PRIu64 ": what was kept of it is of no use (%s); it begins anew",
                  r->id, done->text);
+        session_save_lost(sv, r, "it begins anew; ask again");
         return;
     }
     if (lost && !cancelled) {
@@ -502,6 +506,8 @@ bool requests_keep_tiers(const struct service *sv)
 /* With the third token of an attempt the scorer has noted its first step. */
 bool requests_reading(const struct service *sv)
 {
+    if (request_book_returns(&sv->book))
+        return true;
     for (const struct request *r = sv->book.running; r; r = r->next)
         if (r->state == REQUEST_INTERRUPTED || (r->state == REQUEST_RUNNING && r->n_attempt < 3 &&
                                                 (!r->recovery.resumed || r->recovery.in_prompt)))
@@ -607,6 +613,8 @@ void requests_tick(struct service *sv, int64_t now_ns)
     drop_gone_clients(sv, sv->book.first, now_ns);
     for (struct request *r = sv->book.running, *next; r; r = next) {
         next = r->next;
+        if (r->outage_ns && supervisor_awaits_new_drive(sv->supervisor))
+            r->outage_ns = now_ns; /* nothing that was there is lost */
         if (request_is_over(r, now_ns)) {
             finish_done(sv, r);
         } else if (now_ns >= outage_ends_ns(sv, r)) {

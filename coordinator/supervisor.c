@@ -17,6 +17,11 @@ static bool is_new_drive(const struct supervisor *s, enum worker w)
            !s->workers.rows[w].ever_ready;
 }
 
+bool supervisor_awaits_new_drive(const struct supervisor *s)
+{
+    return is_new_drive(s, WORKER_AGENT + s->change_drive);
+}
+
 /* Has the agent, which failed with that code, found no way to its drive's host? */
 static bool is_unreached(const struct supervisor *s, enum worker w, int code)
 {

@@ -24,7 +24,9 @@
 
 enum drive_change {
     CHANGE_NONE,
-    CHANGE_ATTACH_WAITS, /* for prompts under way: they would have to be read again */
+    /* for prompts under way, which would have to be read again, and for requests of a killed
+       coordinator that come back to their entries */
+    CHANGE_ATTACH_WAITS,
     CHANGE_ATTACH,       /* an agent was started for a new drive; until all are ready */
     CHANGE_DETACH_WAITS, /* as CHANGE_ATTACH_WAITS */
     CHANGE_DRAINS, /* the scorer empties the drive; until it says that it is done, or cannot */
@@ -41,7 +43,8 @@ struct supervisor_hooks {
     void (*worker_came)(void *context, enum worker w);         /* said Hello: a new process */
     double (*beta)(void *context);      /* to be told to the scorer in Configure */
     bool (*is_busy)(void *context);     /* a request runs */
-    bool (*is_reading)(void *context);  /* one of them could not go on in another epoch yet */
+    bool (*is_reading)(void *context);  /* one of them, or that returns, could not go on yet in
+                                           another epoch */
     bool (*can_go_on)(void *context);   /* requests ever can, on drives that come and go */
     bool (*keeps_tiers)(void *context); /* after epoch_ends: requests can go on with the entries */
 };
@@ -117,8 +120,11 @@ bool supervisor_ready(const struct supervisor *s);
 /* Ready, and nothing else is to be waited for: a change of the drive goes on, or its client is
  * answered. */
 void supervisor_settled(struct supervisor *s);
-/* Is no request to be started now: a change of the drive waits for those that run? */
+/* Is no request to be started now but those that return: a change of the drive waits for those that
+ * run? */
 bool supervisor_holds_back(const struct supervisor *s);
+/* Is a drive being attached whose agent has not been ready yet? */
+bool supervisor_awaits_new_drive(const struct supervisor *s);
 
 /* Begin the next epoch: interrupts what runs. A failure ends the pipeline. */
 void supervisor_new_epoch(struct supervisor *s, const char *reason);

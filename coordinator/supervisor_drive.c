@@ -119,7 +119,8 @@ static void drop_abandoned(struct supervisor *s)
     set_change(s, CHANGE_NONE);
 }
 
-/* With all workers ready: what waits for that, for prompts, or for requests at all, goes on. */
+/* With all workers ready: what waits for that, for prompts, for requests that come back, or for
+ * requests at all, goes on. */
 static void change_goes_on(struct supervisor *s)
 {
     bool busy = s->hooks.is_busy(s->hooks.context);

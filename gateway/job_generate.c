@@ -478,6 +478,8 @@ void generate_take(struct job *job, const Hill__Message *message)
     int news = follower_take(&gen->follower, message);
     if (news == FOLLOWER_TAKEN)
         take_own(job, message);
+    else if (news == FOLLOWER_ANEW && !gen->cancelling)
+        job_sent(job, 0); /* it is to be accepted once more */
     else if (news < 0) {
         generate_cancel(job);
         job_fail(job, news, hill_strerror(news));

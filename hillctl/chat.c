@@ -59,8 +59,9 @@ static void tell_speed(const struct chat *chat)
     const Hill__Summary *m = chat->exchange.report.summary;
     if (!m || !chat->exchange.terminal)
         return;
-    double seconds = m->gpu ? m->gpu->predicted_ms / 1000 : 0;
     unsigned ctx = chat->conversation.info->model_info->ctx_tokens;
+    bool no_room = chat->options.predict == HILL_PREDICT_UNTIL_CONTEXT ||
+                   m->prompt_tokens + m->predicted_tokens >= ctx;
     if (m->history_tokens > m->reused_tokens)
         fprintf(stderr, "[the chat was computed again from token %u of %u on]\n", m->reused_tokens,
                 m->history_tokens);
@@ -68,12 +69,12 @@ static void tell_speed(const struct chat *chat)
             "[%u tokens, %.1f tokens/s; %u of %u tokens of the context used, %u of the prompt were "
             "computed%s]\n",
             m->predicted_tokens,
-            seconds > 0 && m->predicted_tokens > 1 ? (m->predicted_tokens - 1) / seconds : 0,
+            m->gpu && m->gpu->predicted_ms > 0 ? report_steps_per_second(m->gpu) : 0,
             m->prompt_tokens + m->predicted_tokens, ctx, m->prompt_tokens - m->reused_tokens,
             m->finish == HILL__FINISH_REASON__FINISH_CANCEL   ? "; stopped"
             : m->finish != HILL__FINISH_REASON__FINISH_LENGTH ? ""
-            : m->prompt_tokens + m->predicted_tokens >= ctx   ? "; it is full: /clear or /undo"
-                                                              : "; cut at -n");
+            : no_room ? "; there is no room for more: /clear or /undo"
+                      : "; cut at -n");
 }
 
 static int ask(struct chat *chat, struct hill_why *why)
@@ -96,7 +97,8 @@ static int ask(struct chat *chat, struct hill_why *why)
 }
 
 /* Answer the conversation, whose last message is a user's; what came stays in it. A stopped answer
- * is one, too, when it has begun; 1: it had not. */
+ * is one, too, when it has begun; 1: it had not. What still comes for a request that was left is
+ * not for the next one, which has another connection. */
 static int answer(struct chat *chat, struct hill_why *why)
 {
     struct exchange *x = &chat->exchange;
@@ -106,6 +108,11 @@ static int answer(struct chat *chat, struct hill_why *why)
     if (x->report.text_bytes) {
         fputc('\n', stdout);
         fflush(stdout);
+    }
+    struct hill_why lost;
+    if (code && !x->report.summary && client_reconnect(&chat->client, &lost)) {
+        *why = lost;
+        return HILL_E_IO;
     }
     bool stopped = code == HILL_E_CANCELLED && chat->lines.terminal;
     if (code == 0 || (stopped && x->report.text_bytes)) {

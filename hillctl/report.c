@@ -242,10 +242,15 @@ static json_t *restarts(const Hill__Restarts *r)
     return object;
 }
 
-static double tokens_per_second(const Hill__Done *gpu)
+/* Its last attempt's. The first token comes with the prompt, unless the attempt goes on from tokens
+ * that were there; the stop token takes a step, and is none of the answer's. */
+double report_steps_per_second(const Hill__Done *gpu)
 {
-    uint32_t made = gpu->predicted_tokens - gpu->resumed_tokens;
-    return gpu->predicted_ms > 0 ? made * 1000.0 / gpu->predicted_ms : NAN;
+    uint32_t steps = gpu->predicted_tokens - gpu->resumed_tokens;
+    bool stops = gpu->finish == HILL__FINISH_REASON__FINISH_STOP;
+    if (steps && !gpu->resumed_tokens && !stops)
+        steps--;
+    return gpu->predicted_ms > 0 ? steps * 1000.0 / gpu->predicted_ms : NAN;
 }
 
 static void set_rates(json_t *object, const Hill__Rates *r)
@@ -309,7 +314,7 @@ json_t *report_json(const struct report *r)
     set_real(object, "ttft_ms", m, m ? m->ttft_ms : 0);
     set_real(object, "prompt_ms", gpu, gpu ? gpu->prompt_ms : 0);
     set_real(object, "predicted_ms", gpu, gpu ? gpu->predicted_ms : 0);
-    set_real(object, "predicted_per_second", gpu, gpu ? tokens_per_second(gpu) : 0);
+    set_real(object, "predicted_per_second", gpu, gpu ? report_steps_per_second(gpu) : 0);
     json_object_set_new(object, "tiers", tiers(gpu, s));
     json_object_set_new(object, "bytes", bytes(gpu, s));
     json_object_set_new(object, "stages", stages(gpu, s));
@@ -436,7 +441,7 @@ void report_print(FILE *to, const struct report *r)
                 gpu->prompt_ms / 1000,
                 gpu->prompt_ms > 0 ? (m->prompt_tokens - m->reused_tokens) * 1000.0 / gpu->prompt_ms
                                    : 0,
-                gpu->predicted_ms > 0 ? tokens_per_second(gpu) : 0, m->ttft_ms / 1000);
+                gpu->predicted_ms > 0 ? report_steps_per_second(gpu) : 0, m->ttft_ms / 1000);
     if (!s || !s->hot || !s->cold || !s->gpu)
         return;
     uint64_t entries = s->hot->tokens + s->cold->tokens,

@@ -45,5 +45,8 @@ void report_csd_model_print(FILE *to, const char *head, const Hill__CsdModel *mo
 /* Tiers, moves and bytes of a sequence that runs (or the last one); null for NULL. */
 json_t *report_live_json(const Hill__SequenceStats *stats);
 
+/* Of the decode; NAN: it took no time. */
+double report_steps_per_second(const Hill__Done *gpu);
+
 /* A few lines for a person. */
 void report_print(FILE *to, const struct report *report);

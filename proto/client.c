@@ -31,6 +31,42 @@ static bool open_monitor(struct client *client)
     return zmq_connect(client->monitor, address) == 0;
 }
 
+static int open_line(struct client *client, struct hill_why *why)
+{
+    char address[140];
+    int linger = 200; /* ms: a last Cancel should get out */
+    snprintf(address, sizeof address, "ipc://%s/control.sock", client->run_dir);
+    client->context = zmq_ctx_new();
+    client->socket = client->context ? zmq_socket(client->context, ZMQ_DEALER) : NULL;
+    if (!client->socket || !open_monitor(client) || zmq_connect(client->socket, address) != 0)
+        return hill_fail(why, HILL_E_IO, "connecting to %s failed: %s", address,
+                         zmq_strerror(errno));
+    zmq_setsockopt(client->socket, ZMQ_LINGER, &linger, sizeof linger);
+    return 0;
+}
+
+static void close_line(struct client *client)
+{
+    if (client->socket) {
+        /* first: libzmq leaks the address of an event that it cannot send any more */
+        zmq_socket_monitor(client->socket, NULL, 0);
+        zmq_close(client->socket);
+    }
+    if (client->monitor)
+        zmq_close(client->monitor);
+    if (client->context)
+        zmq_ctx_term(client->context);
+    client->context = client->socket = client->monitor = NULL;
+    client->connected = false;
+}
+
+int client_reconnect(struct client *client, struct hill_why *why)
+{
+    close_line(client);
+    client->losses++;
+    return open_line(client, why);
+}
+
 int client_open(struct client *client, const char *run_dir, struct hill_why *why)
 {
     memset(client, 0, sizeof *client);
@@ -51,31 +87,17 @@ int client_open(struct client *client, const char *run_dir, struct hill_why *why
     if (code)
         return code;
     client->signal_fd = process_signals(false);
-    client->context = zmq_ctx_new();
-    client->socket = client->context ? zmq_socket(client->context, ZMQ_DEALER) : NULL;
-    if (!client->socket || client->signal_fd < 0 || !open_monitor(client) ||
-        zmq_connect(client->socket, address) != 0) {
-        code =
-            hill_fail(why, HILL_E_IO, "connecting to %s failed: %s", address, zmq_strerror(errno));
+    code = client->signal_fd < 0
+               ? hill_fail(why, HILL_E_IO, "signals cannot be waited for: %s", strerror(errno))
+               : open_line(client, why);
+    if (code)
         client_close(client);
-        return code;
-    }
-    int linger = 200; /* ms: a last Cancel should get out */
-    zmq_setsockopt(client->socket, ZMQ_LINGER, &linger, sizeof linger);
-    return 0;
+    return code;
 }
 
 void client_close(struct client *client)
 {
-    if (client->socket) {
-        /* first: libzmq leaks the address of an event that it cannot send any more */
-        zmq_socket_monitor(client->socket, NULL, 0);
-        zmq_close(client->socket);
-    }
-    if (client->monitor)
-        zmq_close(client->monitor);
-    if (client->context)
-        zmq_ctx_term(client->context);
+    close_line(client);
     if (client->signal_fd >= 0)
         close(client->signal_fd);
     memset(client, 0, sizeof *client);

@@ -27,6 +27,9 @@ struct client {
 /* Blocks SIGINT and SIGTERM and connects. HILL_E_PEER_GONE: no pipeline runs in the folder;
  * HILL_E_INVALID: its name is too long; HILL_E_IO. */
 int client_open(struct client *client, const char *run_dir, struct hill_why *why);
+/* A new connection, which counts as a loss of the one before: what comes there is not seen. Only
+ * client_close may follow a failure, HILL_E_IO. */
+int client_reconnect(struct client *client, struct hill_why *why);
 void client_close(struct client *client); /* also after an open that failed */
 
 /* Queue a message; does not wait. As proto_send. */

@@ -57,6 +57,7 @@ static int take_accepted(struct follower *f, const Hill__Accepted *accepted)
         return FOLLOWER_NOTHING; /* of a Follow that another loss has overtaken */
     if (!accepted->request_id) { /* its log was damaged, or was never written */
         f->serial = 0;
+        f->id = 0; /* another coordinator may give that number to another client's request */
         code = proto_send(f->socket, NULL, f->order);
         return code ? code : FOLLOWER_ANEW;
     }

@@ -131,10 +131,13 @@ static void test_find_is_by_client_and_id(void **state)
     struct proto_address one = {.bytes = {1}, .length = 1}, two = {.bytes = {2}, .length = 1},
                          three = {.bytes = {3}, .length = 1};
     assert_ptr_equal(request_book_find(&book, &one, 0), a);
-    assert_ptr_equal(request_book_find(&book, &two, 0), b);
+    assert_ptr_equal(request_book_find(&book, &two, 0), c);
+    assert_ptr_equal(request_book_find(&book, &two, b->id), b);
     assert_ptr_equal(request_book_find(&book, &two, c->id), c);
     assert_null(request_book_find(&book, &one, c->id)); /* another's */
     assert_null(request_book_find(&book, &three, 0));
+    struct request *d = add(1, 1); /* it waits, a runs */
+    assert_ptr_equal(request_book_find(&book, &one, 0), d);
 }
 
 static void test_a_late_message_of_a_lost_attempt_finds_nothing(void **state)

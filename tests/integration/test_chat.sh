@@ -158,6 +158,9 @@ expect "a chat is the template, spelt out" "$(jq -c '[.prompt_tokens, .tokens, .
     "$(jq -c '[.prompt_tokens, .tokens, .logits_hash]' "$work/special")"
 hillctl generate --chat -p 'Say hello.' -n 200 --temp 0 --json >"$work/chat"
 expect "it stops at the template's end" "$(field "$work/chat" .finish_reason)" stop
+rate_is_of_steps='(.predicted_per_second * .predicted_ms / 1000 + (if .finish_reason == "length" then 1 else 0 end) - .predicted_tokens | fabs) < 1e-6'
+expect "its speed is of all steps: one made the stop token, none the first" "$(field "$work/chat" "$rate_is_of_steps")" true
+expect "that of an answer that was cut, too" "$(hillctl generate --chat -p 'Say hello.' -n 3 --temp 0 --json | jq "$rate_is_of_steps")" true
 expect "the end is no text" "$(field "$work/chat" .text | grep -c '<|')" 0
 
 # ---- what is typed is text: as many tokens as in a prompt without control tokens ----
@@ -192,6 +195,15 @@ shown() { # HOW-OFTEN PATTERN
 }
 press() {
     printf '%b' "$1" >&"$keys"
+}
+prompted() { # a line is waited for
+    [[ $(tail -n 1 "$screen") == *'> '* ]]
+}
+entered() { # a line has been taken, and nothing has come since
+    [ -z "$(tail -c 1 "$screen")" ]
+}
+took_int() { # it is not pending
+    ! grep -q '^ShdPnd:.*[2367abef]$' "/proc/$talks/status"
 }
 answers() { # HOW-MANY DESCRIPTION
     if wait_for 90 shown "$1" 'tokens/s; [0-9]* of 1024'; then pass "$2"; else fail "$2: $(tail -n 3 "$screen")"; fi
@@ -242,6 +254,20 @@ kill -CONT "$coordinator"
 wait_for 30 shown 2 'what was read went with that turn' || fail "a refused turn that is stopped: $(tail -n 3 "$screen")"
 press 'Say hello.\n'
 answers 1 "the turn after it"
+# two Ctrl-C leave a request to a coordinator that hangs: what comes for it later is not the next turn's
+wait_for 30 prompted || fail "no prompt: $(tail -n 3 "$screen")"
+kill -STOP "$coordinator"
+press 'Say nothing.\n'
+wait_for 30 entered || fail "the turn is not taken: $(tail -n 3 "$screen")"
+talks=$(pgrep -f -- "hillctl chat --run-dir $run_dir")
+for _ in 1 2; do
+    kill -INT "$talks"
+    wait_for 10 took_int || fail "the chat does not take SIGINT"
+done
+wait_for 30 shown 1 'stopped before the answer began' || fail "two Ctrl-C do not leave: $(tail -n 3 "$screen")"
+press 'Say hello.\n'
+kill -CONT "$coordinator"
+answers 2 "the turn after one that was left"
 press '/undo\n'
 expect "where there is no turn /undo is not named" "$(shown 1 'the chat is as it was\]$' && echo yes)" yes
 press "/system Be short.\n/save $work/nowhere/chat\n/save $work/terse\n"

@@ -165,6 +165,21 @@ check "a drive that cannot be opened at first" 1 $first 4
 mkdir "$work/drive"
 dies_in_decode "detached" 5 hillctl detach
 expect "detached" "$(drives) $(ls "$work/drive")" '[false,"",8] '
+# a detach that comes before the client does waits for the request, whose entries are on the drive
+hillctl attach "file:$work/other.pool" >"$work/said" 2>&1 || fail "attach: $(cat "$work/said")"
+ask 1 & first=$!
+wait_for 30 decoding 1 5 || fail "no token"
+client=$(pgrep -P $first)
+kill -STOP "$client"
+kill_coordinator
+wait_for 30 status_is .ready || fail "the next coordinator is not ready"
+"$bin/hillctl" detach --run-dir "$run_dir" >"$work/said" 2>&1 & detach=$!
+asked $detach
+kill -CONT "$client"
+check "detached before the client is back" 1 $first 6
+went_on "detached before the client is back" 1
+wait $detach
+expect "that detach: exit code, what it moved" "$? $(grep -c '^detached: [1-9][0-9]* entries .* moved up' "$work/said")" "0 1"
 down || fail "down"
 expect_nothing_left
 
