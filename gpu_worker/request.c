@@ -227,7 +227,8 @@ int request_begin(struct request *r, struct hill_why *why)
         .sinks = s->sinks,
         .window = s->window,
         .policy = s->policy,
-        .importance = s->importance,
+        .importance = (uint16_t)s->importance, /* these two are checked, too */
+        .granularity = (uint16_t)s->granularity,
         .reads_hot = r->reads_hot,
         .exact_below = (uint16_t)s->exact_below, /* at most KV_EXACT_BELOW_MAX: validated */
         .identity = r->prefill->identity,

@@ -204,10 +204,11 @@ static uint64_t owner_of(const struct request *r)
     char text[256];
     if (!r->prefill->conversation)
         return 0;
-    int n = snprintf(text, sizeof text, "%016llx %d %.17g %u %u %u %d %u %u %d %u",
+    int n = snprintf(text, sizeof text, "%016llx %d %.17g %u %u %u %d %u %u %d %u %u",
                      (unsigned long long)r->prefill->conversation, (int)s->policy, s->alpha,
                      s->budget, s->sinks, s->window, (int)s->importance, s->exact_below,
-                     kv_digest_bits(&e->plan.geometry), (int)e->speculate, e->exact_layers);
+                     kv_digest_bits(&e->plan.geometry), (int)e->speculate, e->exact_layers,
+                     s->granularity);
     uint64_t owner = XXH64(text, (size_t)n, 0);
     return owner ? owner : 1;
 }

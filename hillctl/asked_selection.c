@@ -7,7 +7,7 @@
 #include "proto/options_hill.h"
 
 static const char *const names[ASKED_SELECTION_SPECS] = {
-    "policy", "alpha", "budget", "importance", "exact-below", "sinks", "window"};
+    "policy", "alpha", "budget", "importance", "exact-below", "granularity", "sinks", "window"};
 
 const struct option_spec *asked_selection_specs(void)
 {
@@ -57,6 +57,8 @@ static void change(Hill__Selection *s, const struct options *options)
         s->exact_below = 0;
     if (asked(options, "exact-below"))
         s->exact_below = (uint32_t)options_integer(options, "exact-below");
+    if (asked(options, "granularity"))
+        s->granularity = hill_granularity(options);
     if (asked(options, "sinks"))
         s->sinks = (uint32_t)options_integer(options, "sinks");
     if (asked(options, "window"))

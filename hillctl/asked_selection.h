@@ -16,7 +16,7 @@
 #include "proto/client.h"
 #include "proto/hill.pb-c.h"
 
-#define ASKED_SELECTION_SPECS 7u
+#define ASKED_SELECTION_SPECS 8u
 
 /* [ASKED_SELECTION_SPECS] */
 const struct option_spec *asked_selection_specs(void);

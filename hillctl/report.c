@@ -51,6 +51,7 @@ static void set_selection(json_t *object, const Hill__Selection *s)
     json_object_set_new(object, "policy", policy ? json_string(policy) : json_null());
     set_real(object, "alpha", s != NULL, s ? s->alpha : 0);
     set_integer(object, "exact_below", s != NULL, s ? s->exact_below : 0);
+    set_integer(object, "granularity", s != NULL, s && s->granularity ? s->granularity : 1);
     json_object_set_new(object, "importance", importance ? json_string(importance) : json_null());
 }
 

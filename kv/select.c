@@ -24,11 +24,11 @@
 struct kv_selector {
     uint32_t max_tokens;
     uint32_t n, scored;
-    uint32_t k;
+    uint32_t k, granularity;
     uint32_t forced_below, forced_from; /* forced: position < forced_below or >= forced_from */
     bool wide;                          /* this CPU has AVX2 */
     bool full;                          /* everything is selected, no score needed */
-    uint16_t *scores;                   /* [max_tokens] */
+    uint16_t *scores, *ranks;           /* [max_tokens]; ranks: by groups */
     uint64_t *present;                  /* bitmap [max_tokens]: this position has a score */
 };
 
@@ -71,9 +71,9 @@ int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *w
     if (s->window > KV_MAX_TOKENS)
         return hill_fail(why, HILL_E_INVALID, "window is %u tokens, above %u", s->window,
                          KV_MAX_TOKENS);
-    if (s->exact_below > KV_EXACT_BELOW_MAX)
-        return hill_fail(why, HILL_E_INVALID, "exact below is %u tokens, above %u", s->exact_below,
-                         KV_EXACT_BELOW_MAX);
+    if (s->granularity > KV_GRANULARITY_MAX || (s->granularity & (s->granularity - 1)) != 0)
+        return hill_fail(why, HILL_E_INVALID, "granularity is %u tokens, no power of two up to %u",
+                         s->granularity, KV_GRANULARITY_MAX);
     if (s->policy >= KV_POLICY_COUNT)
         return hill_fail(why, HILL_E_INVALID, "policy %u is unknown", s->policy);
     if (s->importance >= KV_IMPORTANCE_COUNT)
@@ -141,7 +141,7 @@ static uint64_t bitmap_words(uint32_t max_tokens)
 
 uint64_t kv_selector_bytes(uint32_t max_tokens)
 {
-    return sizeof(struct kv_selector) + bitmap_words(max_tokens) * 8 + (uint64_t)max_tokens * 2;
+    return sizeof(struct kv_selector) + bitmap_words(max_tokens) * 8 + (uint64_t)max_tokens * 4;
 }
 
 int kv_selector_create(struct kv_selector **out, uint32_t max_tokens)
@@ -158,6 +158,7 @@ int kv_selector_create(struct kv_selector **out, uint32_t max_tokens)
 #endif
     selector->present = (uint64_t *)(selector + 1);
     selector->scores = (uint16_t *)(selector->present + bitmap_words(max_tokens));
+    selector->ranks = selector->scores + max_tokens;
     *out = selector;
     return 0;
 }
@@ -180,6 +181,7 @@ int kv_selector_begin(struct kv_selector *selector, const struct kv_selection_se
     selector->n = n;
     selector->scored = 0;
     selector->k = kv_budget_tokens(s, n);
+    selector->granularity = s->granularity;
     selector->full = selects_all(s, n);
     selector->forced_below = s->sinks < n ? s->sinks : n;
     selector->forced_from = s->window < n ? n - s->window : 0;
@@ -301,10 +303,10 @@ static uint16_t find_threshold_wide(const uint16_t *scores, uint32_t n, uint32_t
 
 /* The score of the wanted-th best unforced token, and how many older tokens of that very score stay
  * out. */
-static uint16_t find_threshold(const struct kv_selector *selector, uint32_t wanted,
-                               uint32_t *ties_out)
+static uint16_t find_threshold(const struct kv_selector *selector, const uint16_t *scores,
+                               uint32_t wanted, uint32_t *ties_out)
 {
-    const uint16_t *scores = selector->scores + selector->forced_below;
+    scores += selector->forced_below;
     uint32_t n = selector->forced_from - selector->forced_below, counts[256];
 #if defined(__x86_64__)
     if (selector->wide)
@@ -318,29 +320,60 @@ static uint16_t find_threshold(const struct kv_selector *selector, uint32_t want
     return (uint16_t)(high << 8 | low);
 }
 
-/* The `wanted` best unforced positions, ascending. wanted > 0. */
-static void select_best(const struct kv_selector *selector, uint32_t wanted, uint32_t *positions)
+/* The `wanted` best unforced positions by scores[position], ascending. wanted > 0. */
+static void select_best(const struct kv_selector *selector, const uint16_t *scores, uint32_t wanted,
+                        uint32_t *positions)
 {
     uint32_t ties_out, taken = 0;
-    uint16_t threshold = find_threshold(selector, wanted, &ties_out);
+    uint16_t threshold = find_threshold(selector, scores, wanted, &ties_out);
     uint32_t p = selector->forced_below;
     for (; ties_out > 0; p++) { /* the older tokens of that score stay out */
-        uint16_t score = selector->scores[p];
+        uint16_t score = scores[p];
         ties_out -= score == threshold;
         positions[taken] = p; /* taken < wanted: newer tokens of that score are still to come */
         taken += score > threshold;
     }
 #if defined(__x86_64__)
     if (selector->wide) {
-        kv_select_list_avx2(selector->scores, p, selector->forced_from, threshold,
-                            positions + taken);
+        kv_select_list_avx2(scores, p, selector->forced_from, threshold, positions + taken);
         return;
     }
 #endif
     for (; taken < wanted; p++) {
         positions[taken] = p;
-        taken += selector->scores[p] >= threshold;
+        taken += scores[p] >= threshold;
     }
+}
+
+/* Each unforced token's rank: the best score of its group, forced tokens included. */
+static void rank_by_groups(const struct kv_selector *selector)
+{
+    const uint16_t *scores = selector->scores, most = UINT16_MAX - 1; /* above: of taken tokens */
+    uint32_t size = selector->granularity, n = selector->n,
+             first = selector->forced_below / 64 * 64;
+#if defined(__x86_64__)
+    if (selector->wide)
+        first = kv_select_groups_avx2(scores, first, n, size, most, selector->ranks);
+#endif
+    for (; first < n; first += size) {
+        uint32_t end = n - first < size ? n : first + size;
+        uint16_t best = 0;
+        for (uint32_t p = first; p < end; p++)
+            best = scores[p] > best ? scores[p] : best;
+        for (uint32_t p = first; p < end; p++)
+            selector->ranks[p] = best < most ? best : most;
+    }
+}
+
+/* Half of them, rounded up, by their own scores, the others by their groups'. */
+static void select_groups(const struct kv_selector *selector, uint32_t wanted, uint32_t *positions)
+{
+    uint32_t own = wanted - wanted / 2;
+    rank_by_groups(selector);
+    select_best(selector, selector->scores, own, positions);
+    for (uint32_t i = 0; i < own; i++)
+        selector->ranks[positions[i]] = UINT16_MAX;
+    select_best(selector, selector->ranks, wanted, positions);
 }
 
 static int64_t select_all(uint32_t n, uint32_t *positions)
@@ -363,8 +396,10 @@ int64_t kv_selector_finish(struct kv_selector *selector, uint32_t *positions)
     uint32_t wanted = selector->k - forced;
     for (uint32_t p = 0; p < selector->forced_below; p++)
         positions[taken++] = p;
-    if (wanted > 0)
-        select_best(selector, wanted, positions + taken);
+    if (wanted > 0 && selector->granularity > 1)
+        select_groups(selector, wanted, positions + taken);
+    else if (wanted > 0)
+        select_best(selector, selector->scores, wanted, positions + taken);
     taken += wanted;
     for (uint32_t p = selector->forced_from; p < n; p++)
         positions[taken++] = p;

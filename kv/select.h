@@ -4,6 +4,9 @@
  * Budget: k = clamp(ceil(alpha * N) or budget, min(N, sinks + window), N), the forced tokens (the
  * first `sinks`, the newest `window`) included; while N < exact_below, where a selection saves
  * nothing, k = N. Selection: forced tokens, then the highest scores; ties go to the newer token.
+ * Under a granularity above 1, half of the unforced budget (rounded up) goes to the highest scores,
+ * the rest to the highest ranks: a token's rank is the highest score among the aligned group of
+ * positions in which it lies.
  * The result depends on scores alone, never on the order in which they arrive. Scores arrive in any
  * order, from several threads' blocks one after another (kv_selector_add is called by one thread),
  * each position exactly once: a second score of a position or a missing one is an error, not a
@@ -37,13 +40,17 @@ struct kv_selection_settings {
     uint32_t policy;     /* enum kv_policy */
     uint32_t importance; /* enum kv_importance */
     /* of a context of fewer tokens all are selected; 0: never for that reason */
-    uint32_t exact_below;
+    uint16_t exact_below;
+    uint16_t granularity; /* tokens, a power of two; 0 as 1: each token for itself */
 };
+
+#define KV_GRANULARITY_MAX 64u
 
 /* The most of exact_below: 16 bits of files and records hold it. */
 #define KV_EXACT_BELOW_MAX UINT16_MAX
 
-/* HILL_E_INVALID: alpha outside (0, 1], or a number that is too large or unknown. */
+/* HILL_E_INVALID: alpha outside (0, 1], a number that is too large or unknown, or a granularity
+ * that is no power of two. */
 int kv_selection_check(const struct kv_selection_settings *s, struct hill_why *why);
 
 /* k for a context of n tokens; policy full: n. ceil(alpha * n) is that of the decimal alpha

@@ -48,4 +48,33 @@ TARGET uint32_t kv_select_list_avx2(const uint16_t *scores, uint32_t first, uint
     return n;
 }
 
+/* All lanes of a group have its highest; size: 2 to 16. */
+TARGET static inline __m256i spread_highest(__m256i v, uint32_t size)
+{
+    v = _mm256_max_epu16(v, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(v, 0xb1), 0xb1));
+    if (size > 2)
+        v = _mm256_max_epu16(v, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(v, 0x4e), 0x4e));
+    if (size > 4)
+        v = _mm256_max_epu16(v, _mm256_shuffle_epi32(v, 0x4e));
+    if (size > 8)
+        v = _mm256_max_epu16(v, _mm256_permute2x128_si256(v, v, 1));
+    return v;
+}
+
+TARGET uint32_t kv_select_groups_avx2(const uint16_t *scores, uint32_t first, uint32_t end,
+                                      uint32_t size, uint16_t most, uint16_t *ranks)
+{
+    const __m256i cap = _mm256_set1_epi16((short)most);
+    uint32_t step = size < LANES ? LANES : size, p = first;
+    for (; end - p >= step; p += step) {
+        __m256i v = _mm256_loadu_si256((const void *)(scores + p));
+        for (uint32_t i = LANES; i < step; i += LANES)
+            v = _mm256_max_epu16(v, _mm256_loadu_si256((const void *)(scores + p + i)));
+        v = _mm256_min_epu16(spread_highest(v, size < LANES ? size : LANES), cap);
+        for (uint32_t i = 0; i < step; i += LANES)
+            _mm256_storeu_si256((void *)(ranks + p + i), v);
+    }
+    return p;
+}
+
 #endif

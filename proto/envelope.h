@@ -22,7 +22,7 @@
 
 #define PROTO_VERSION             6u
 #define PROTO_MESSAGE_MAX         (64u << 20) /* bytes: a prompt of 16 M tokens */
-#define PROTO_RECORDS_VERSION     17u
+#define PROTO_RECORDS_VERSION     18u
 #define PROTO_SESSION_TERMS_BYTES 80u /* SessionFile.terms */
 
 /* A ZeroMQ routing id (ROUTER sockets). */

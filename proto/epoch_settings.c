@@ -87,6 +87,7 @@ void selection_to_wire(Hill__Selection *out, const struct kv_selection_settings 
     out->policy = (Hill__Policy)selection->policy;
     out->importance = (Hill__Importance)selection->importance;
     out->exact_below = selection->exact_below;
+    out->granularity = selection->granularity;
 }
 
 struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
@@ -97,7 +98,9 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
                                           .window = in->window,
                                           .policy = (uint32_t)in->policy,
                                           .importance = (uint32_t)in->importance,
-                                          .exact_below = in->exact_below};
+                                          .exact_below = in->exact_below,
+                                          .granularity =
+                                              (uint16_t)(in->granularity ? in->granularity : 1)};
 }
 
 /* Settings that are the same on the wire: numbers, texts, and those of the plan. */

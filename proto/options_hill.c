@@ -74,6 +74,7 @@ const struct option_spec hill_pipeline_specs[] = {
     OPTION("exact-below", INTEGER, "TOKENS",
            "while a context has fewer tokens, a query attends to all of them",
            .max = MAX_EXACT_BELOW, .unset_help = "2048; 0 with --alpha or --budget"),
+    HILL_GRANULARITY_SPEC,
     OPTION("beta", REAL, "RATIO",
            "hot entries for each cold one; auto: from the speeds of both sides (hillctl profile), "
            "0.25 until they are known",
@@ -280,6 +281,11 @@ static uint32_t read_exact_below(const struct options *options)
     return asked ? 0 : EXACT_BELOW;
 }
 
+uint16_t hill_granularity(const struct options *options)
+{
+    return (uint16_t)strtoul(options_text(options, "granularity"), NULL, 10);
+}
+
 static int read_selection(struct kv_selection_settings *out, const struct options *options,
                           struct hill_why *why)
 {
@@ -292,6 +298,7 @@ static int read_selection(struct kv_selection_settings *out, const struct option
         .sinks = (uint32_t)options_integer(options, "sinks"),
         .window = (uint32_t)options_integer(options, "window"),
         .exact_below = read_exact_below(options),
+        .granularity = hill_granularity(options),
     };
     /* the tables have refused unknown names */
     kv_policy_parse(options_text(options, "policy"), &out->policy);

@@ -39,6 +39,12 @@ extern const unsigned hill_hint_count;
 #define HILL_WINDOW_SPEC                                                                           \
     OPTION("window", INTEGER, "TOKENS", "newest tokens that are always attended to", .min = 1,     \
            .max = 65536, .fallback = "32")
+/* 1 .. KV_GRANULARITY_MAX; read it with hill_granularity. */
+#define HILL_GRANULARITY_SPEC                                                                      \
+    OPTION("granularity", CHOICE, "TOKENS",                                                        \
+           "above 1: half of the tokens that a query attends to are chosen in groups of so many "  \
+           "side by side, by the best of each group; a drive reads neighbours together",           \
+           .choices = "1|2|4|8|16|32|64", .fallback = "1")
 /* --system of a chat. */
 #define HILL_SYSTEM_SPEC                                                                           \
     OPTION("system", STRING, "TEXT", "the system text of the chat",                                \
@@ -74,6 +80,9 @@ struct hill_pipeline_options {
     uint32_t recovery_ms;   /* how long a request outlasts a lost process */
     int log_flush_ms;       /* of token logs (coordinator/token_log.h) */
 };
+
+/* The value of HILL_GRANULARITY_SPEC. */
+uint16_t hill_granularity(const struct options *options);
 
 /* epoch: what needs no model and no machine to be known; the rest is zero. */
 int hill_pipeline_read(struct hill_pipeline_options *out, struct epoch_settings *epoch,

@@ -66,7 +66,8 @@ struct kv_selection_settings record_selection_settings(const struct record_seq_b
                                           .window = r->window,
                                           .policy = r->policy,
                                           .importance = r->importance,
-                                          .exact_below = r->exact_below};
+                                          .exact_below = r->exact_below,
+                                          .granularity = r->granularity};
 }
 
 static int check_seq_begin(const struct checked *c)

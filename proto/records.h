@@ -68,7 +68,9 @@ struct record_seq_begin {
     uint32_t max_tokens;    /* prompt + predict */
     double alpha;
     /* tokens, budget 0: alpha; enum kv_policy, enum kv_importance */
-    uint32_t budget, sinks, window, policy, importance;
+    uint32_t budget, sinks, window, policy;
+    uint16_t importance;
+    uint16_t granularity; /* tokens, 0 as 1 */
     uint16_t reads_hot;   /* 1: the attention can read entries in the hot pool, where they lie; 0 */
     uint16_t exact_below; /* of recordings from before it: 0 */
     uint64_t identity;    /* of the request in all its attempts; 0: nothing of it is kept */

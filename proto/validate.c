@@ -86,6 +86,8 @@ static int check_selection(const Hill__Selection *m, struct hill_why *why)
     CHECK("selection", "sinks", m->sinks <= TOKENS_MAX);
     CHECK("selection", "window", m->window <= TOKENS_MAX);
     CHECK("selection", "exact_below", m->exact_below <= KV_EXACT_BELOW_MAX);
+    CHECK("selection", "granularity",
+          m->granularity <= KV_GRANULARITY_MAX && (m->granularity & (m->granularity - 1)) == 0);
     CHECK("selection", "policy", (unsigned)m->policy < KV_POLICY_COUNT);
     CHECK("selection", "importance", (unsigned)m->importance < KV_IMPORTANCE_COUNT);
     return 0;

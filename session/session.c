@@ -89,6 +89,7 @@ static const char *wrong_field(const struct session_header *h)
         .policy = t->policy,
         .importance = t->importance,
         .exact_below = t->exact_below,
+        .granularity = t->granularity,
     };
     if (h->header_bytes != sizeof *h)
         return "header_bytes is not this version's";
@@ -138,6 +139,11 @@ int session_check(const struct session_header *h, uint64_t file_bytes, const cha
                          "session %.300s is damaged: it has %llu bytes, its header says %llu", path,
                          (unsigned long long)file_bytes, (unsigned long long)h->file_bytes);
     return 0;
+}
+
+static uint32_t tokens_together(const struct session_terms *t)
+{
+    return t->granularity ? t->granularity : 1;
 }
 
 static int differs(const char *path, struct hill_why *why, const char *field, double saved,
@@ -218,6 +224,8 @@ int session_compare(const struct session_header *saved, const struct session_ter
         return differs(path, why, "--alpha", a->alpha, b->alpha);
     if (a->exact_below != b->exact_below)
         return differs(path, why, "--exact-below", a->exact_below, b->exact_below);
+    if (tokens_together(a) != tokens_together(b))
+        return differs(path, why, "--granularity", tokens_together(a), tokens_together(b));
     if (a->sinks != b->sinks)
         return differs(path, why, "--sinks", a->sinks, b->sinks);
     if (a->window != b->window)

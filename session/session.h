@@ -39,7 +39,8 @@ struct session_terms {
     uint32_t n_embd, n_vocab;
     uint16_t policy;      /* kv/select.h */
     uint16_t exact_below; /* tokens; files from before it have 0 here */
-    uint32_t importance;  /* kv/score.h */
+    uint16_t importance;  /* kv/score.h */
+    uint16_t granularity; /* tokens; files from before it have 0 here, which is 1 */
     double alpha;
     uint32_t budget, sinks, window;
     uint32_t score_bits;

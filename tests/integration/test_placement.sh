@@ -64,20 +64,20 @@ importances() {
     done
 }
 
-# four_bits PROMPT N ARGUMENTS...: keys of four bits select differently from those of eight, and the same wherever they lie
-four_bits() {
-    local prompt=$1 n=$2 placement hash="" eight
-    shift 2
-    run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --csd none || fail "eight bits: $(cat "$work/out.err")"
-    eight=$(field "$work/out" .selection_hash)
+# selects_anew NAME OPTION PROMPT N ARGUMENTS...: with the option it selects differently, and the same wherever entries lie
+selects_anew() {
+    local name=$1 option=$2 prompt=$3 n=$4 placement hash="" without
+    shift 4
+    run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --csd none || fail "without $option: $(cat "$work/out.err")"
+    without=$(field "$work/out" .selection_hash)
     for placement in "--csd none" "--csd none --simd reference" "--csd none --simd avx2" "--beta 4 --placement bkp" "--beta 0.25 --placement bkp" "--beta 0.25 --placement bkp --csd-device 0" "--beta 0.25 --placement recency"; do
         # shellcheck disable=SC2086  # words on purpose
-        run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --score-bits 4 $placement || fail "four bits, $placement: $(cat "$work/out.err")"
+        run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $option $placement || fail "$name, $placement: $(cat "$work/out.err")"
         [ -n "$hash" ] || hash=$(field "$work/out" .selection_hash)
-        expect "four bits, $placement: hash" "$(field "$work/out" .selection_hash)" "$hash"
-        expect "four bits, $placement: keys over the link" "$(field "$work/out" .bytes.link_key)" 0
+        expect "$name, $placement: hash" "$(field "$work/out" .selection_hash)" "$hash"
+        expect "$name, $placement: keys over the link" "$(field "$work/out" .bytes.link_key)" 0
     done
-    [ "$hash" != "$eight" ] || fail "four bits select what eight do"
+    [ "$hash" != "$without" ] || fail "$name: the selection is that of without $option"
 }
 
 # largest_difference FILE FILE: of two files of floats, as a share of the first one's largest; nothing: no numbers, or not as many
@@ -114,7 +114,8 @@ head -c 900 "$text" >"$work/short"
 check random "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
 work_groups "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
 importances "$work/short" 12 -m "$work/random.gguf" -c 2048 --alpha 0.1
-four_bits "$work/short" 12 -m "$work/random.gguf" -c 2048 --alpha 0.1
+selects_anew "four bits" "--score-bits 4" "$work/short" 12 -m "$work/random.gguf" -c 2048 --alpha 0.1
+selects_anew "groups of 8" "--granularity 8" "$work/short" 12 -m "$work/random.gguf" -c 2048 --alpha 0.1
 if [ -r "$models/stories260K.gguf" ]; then
     check stories "$work/story" 40 -m "$models/stories260K.gguf" -c 512 --alpha 0.1 --sinks 2 --window 8
 else

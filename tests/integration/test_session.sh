@@ -259,6 +259,7 @@ refused "--alpha 0.2" "${options[@]}" --alpha 0.3
 refused "--window 17" "${options[@]}" --window 16
 refused "--policy" "${options[@]}" --policy full
 refused "--importance" "${options[@]}" --importance sum
+refused "--granularity 1" "${options[@]}" --granularity 8
 
 
 # --- what is guessed, and other policies: the same, or refused

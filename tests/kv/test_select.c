@@ -153,6 +153,11 @@ static void settings_out_of_range_are_refused(void **state)
     REFUSED(window, UINT32_MAX);
     REFUSED(policy, KV_POLICY_COUNT);
     REFUSED(importance, 99);
+    REFUSED(granularity, 3);
+    REFUSED(granularity, 128);
+    s = good;
+    s.granularity = 64;
+    assert_int_equal(kv_selection_check(&s, &why), 0);
 }
 
 static void policies_go_by_name(void **state)
@@ -201,6 +206,21 @@ static void check_against_sort(const struct kv_selection_settings *s, const uint
     for (uint32_t p = 0; p < n; p++)
         ranked[p] = (struct ranked){p, p < s->sinks || p + s->window >= n, scores[p]};
     qsort(ranked, n, sizeof(ranked[0]), by_rank);
+    int64_t forced = 0, first = k;
+    while (forced < k && ranked[forced].forced)
+        forced++;
+    if (s->granularity > 1 && k < n) { /* the others: as good as the best token beside them */
+        first = forced + (k - forced + 1) / 2;
+        for (int64_t i = first; i < n; i++) {
+            uint32_t group = ranked[i].position / s->granularity;
+            for (uint32_t p = 0; p < n; p++)
+                if (p / s->granularity == group && scores[p] > ranked[i].score)
+                    ranked[i].score = scores[p];
+            if (ranked[i].score == UINT16_MAX)
+                ranked[i].score--;
+        }
+        qsort(ranked + first, (size_t)(n - first), sizeof(ranked[0]), by_rank);
+    }
     for (int64_t i = 0; i < k; i++)
         in[ranked[i].position] = 1;
     for (int64_t i = 0; i < k; i++) {
@@ -265,6 +285,7 @@ static void selection_equals_a_sort_in_any_order_of_arrival(void **state)
         struct kv_selection_settings s =
             settings((1 + rand() % 1000) / 1000.0, rand() % 3 ? 0 : 1 + (uint32_t)rand() % MAX,
                      (uint32_t)rand() % 6, (uint32_t)rand() % 40);
+        s.granularity = (uint16_t)(rand() % 2 ? 0 : 1 << rand() % 7);
         for (uint32_t p = 0; p < n; p++)
             scores[p] = (uint16_t)(65535u - (uint32_t)rand() % spread * (spread == 300 ? 97u : 1u));
         assert_int_equal(kv_selector_begin(selector, &s, n), 0);
@@ -277,6 +298,31 @@ static void selection_equals_a_sort_in_any_order_of_arrival(void **state)
         check_against_sort(&s, scores, n, selected, k);
     }
     kv_selector_destroy(selector);
+}
+
+/* By hand: half of the six are the best three, 2, 11 and 4; the others stand beside 2. */
+static void groups_come_with_their_best_token(void **state)
+{
+    (void)state;
+    static const uint16_t scores[16] = {1, 1, 90, 1, 70, 1, 1, 1, 1, 1, 1, 80, 60, 1, 1, 1};
+    static const uint32_t alone[] = {2, 4, 11, 12, 14, 15}, groups[] = {0, 1, 2, 3, 4, 11};
+    struct kv_selector *selector;
+    struct kv_selection_settings s = settings(1, 6, 0, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t selected[16], in = 0;
+        s.granularity = i ? 4 : 1;
+        assert_int_equal(kv_selector_create(&selector, 16), 0);
+        assert_int_equal(kv_selector_begin(selector, &s, 16), 0);
+        assert_int_equal(kv_selector_add_run(selector, 0, scores, 16), 0);
+        assert_int_equal(kv_selector_finish(selector, selected), 6);
+        for (uint32_t j = 0; j < 6; j++)
+            in |= 1u << selected[j];
+        for (uint32_t j = 0; j < 6; j++)
+            assert_true(in >> (i ? groups : alone)[j] & 1);
+        for (uint32_t p = 0; p < 16; p++) /* for traces */
+            assert_int_equal(kv_selector_scores(selector)[p], scores[p]);
+        kv_selector_destroy(selector);
+    }
 }
 
 static void missing_and_double_scores_are_errors(void **state)
@@ -382,6 +428,7 @@ int main(void)
         cmocka_unit_test(settings_out_of_range_are_refused),
         cmocka_unit_test(policies_go_by_name),
         cmocka_unit_test(selection_equals_a_sort_in_any_order_of_arrival),
+        cmocka_unit_test(groups_come_with_their_best_token),
         cmocka_unit_test(missing_and_double_scores_are_errors),
         cmocka_unit_test(runs_that_overlap_or_do_not_fit_are_errors),
         cmocka_unit_test(policy_full_selects_all_without_scores),

@@ -109,6 +109,8 @@ static void test_every_field_survives(void **state)
         c.csd_cast = round % 2;
         if (c.csd_cast)
             c.selection->policy = HILL__POLICY__POLICY_HILLINFER;
+        c.selection->exact_below %= KV_EXACT_BELOW_MAX;
+        c.selection->granularity = 1u << round % 7;
         c.ctx_tokens = 5000;
         c.gpu_slots = 1 + c.gpu_slots % c.ctx_tokens;
         c.block_tokens = 1 + c.block_tokens % 256;

@@ -52,7 +52,7 @@ each() { # COMMAND EXCEPT PROGRAM...
 }
 # general ones; run has --session-save for --save, and no finished request for --after; its selection is its pipeline's
 general="--help --version --check --check-model"
-each run "$general --save --after --policy --alpha --budget --importance --exact-below --sinks --window" "$bin/hillctl" generate
+each run "$general --save --after --policy --alpha --budget --importance --exact-below --granularity --sinks --window" "$bin/hillctl" generate
 each chat "$general" "$bin/hillctl" chat
 each serve "$general --ready-fd --run-dir" "$bin/hill-gateway"
 [ "$n" -ge 80 ] || {

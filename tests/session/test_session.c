@@ -333,18 +333,15 @@ static void test_a_sealed_header_that_contradicts_itself_is_refused(void **state
     (void)state;
     struct data d;
     struct hill_why why = {""};
-    uint32_t *const fields[] = {&d.header.n_tokens,       &d.header.n_entries,
-                                &d.header.entry_bytes,    &d.header.terms.n_layers,
-                                &d.header.terms.n_vocab,  &d.header.terms.importance,
-                                &d.header.terms.head_dim, &d.header.ignore_eos,
-                                &d.header.n_prompt,       &d.header.first_append};
+    uint32_t *const fields[] = {
+        &d.header.n_tokens,       &d.header.n_entries,     &d.header.entry_bytes,
+        &d.header.terms.n_layers, &d.header.terms.n_vocab, &d.header.terms.head_dim,
+        &d.header.ignore_eos,     &d.header.n_prompt,      &d.header.first_append};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         for (int big = 0; big < 2; big++) {
             fill(&d);
             uint64_t bytes = d.header.file_bytes;
             *fields[i] = big ? UINT32_MAX : fields[i] == &d.header.ignore_eos ? 2 : 0;
-            if (fields[i] == &d.header.terms.importance && !big)
-                continue;
             session_seal(&d.header);
             d.header.file_bytes = bytes;
             d.header.checksum =
@@ -355,6 +352,14 @@ static void test_a_sealed_header_that_contradicts_itself_is_refused(void **state
     fill(&d);
     assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), 0);
     d.header.terms.policy = KV_POLICY_COUNT;
+    session_seal(&d.header);
+    assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), HILL_E_DAMAGED);
+    fill(&d);
+    d.header.terms.importance = KV_IMPORTANCE_COUNT;
+    session_seal(&d.header);
+    assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), HILL_E_DAMAGED);
+    fill(&d);
+    d.header.terms.granularity = 3;
     session_seal(&d.header);
     assert_int_equal(session_check(&d.header, d.header.file_bytes, "F", &why), HILL_E_DAMAGED);
     fill(&d);
@@ -406,6 +411,7 @@ static void test_other_terms_are_refused_by_name(void **state)
         {offsetof(struct session_terms, n_layers), "layers"},
         {offsetof(struct session_terms, policy), "--policy"},
         {offsetof(struct session_terms, importance), "--importance"},
+        {offsetof(struct session_terms, granularity) + 1, "--granularity"},
         {offsetof(struct session_terms, alpha), "--alpha"},
         {offsetof(struct session_terms, budget), "--budget"},
         {offsetof(struct session_terms, exact_below), "--exact-below"},
@@ -463,6 +469,7 @@ static void test_before_the_first_step_any_selection_will_do(void **state)
         here.budget += 7;
         here.exact_below += 5;
         here.importance ^= 1;
+        here.granularity = 8;
         here.sinks++;
         here.window++;
         here.score_bits = 12 - here.score_bits;

@@ -24,6 +24,8 @@
 #include "tools/bench/comparison.h"
 #include "tools/bench/policy_bytes.h"
 #include "kv/group.h"
+#include "kv/plane.h"
+#include "kv/select.h"
 
 #define ALPHA      0.1
 #define HOT_SHARE  0.2
@@ -44,6 +46,7 @@
 #define TWO_ROWS    "hillinfer, two rows in flight" /* about what the others have */
 #define NO_DIGESTS  "hillinfer, no digests in M_0"
 #define FOUR_BITS   "hillinfer, INT4"
+#define EACH_ALONE  "hillinfer, each token for itself"
 
 #define SETTINGS_MAX 10u
 #define FINAL_LEAST  5u /* rounds of a table that is worth finals */
@@ -119,6 +122,16 @@ static double cold_digest_bytes(const struct point *p)
     return (1 - hot_share) * p->rows * p->tokens * (double)g->n_layers * kv_digest_bytes(g);
 }
 
+/* Entries of a page of flash: --granularity of every row that selects. */
+static uint32_t entries_of_a_page(const struct workload *kv)
+{
+    uint32_t tokens = 1;
+    while (tokens < KV_GRANULARITY_MAX &&
+           2 * tokens * kv_entry_bytes(&kv->geometry) <= KV_PAGE_BYTES)
+        tokens *= 2;
+    return tokens;
+}
+
 /* beta: hillinfer's own; others fill M_0, which counts more than beta. digests: of cold tokens in
  * the host's memory, a part of M_0. */
 static struct method *add(struct part *p, struct comparison *c, const char *name,
@@ -137,8 +150,9 @@ static struct method *add(struct part *p, struct comparison *c, const char *name
     bool ours = strcmp(policy, "hillinfer") == 0;
     double digests = how->digests * cold_digest_bytes(&like) / MIB;
     int n =
-        snprintf(m->options, sizeof m->options, "--alpha %g --gpu-keep %g --beta %s --hot-mb %.2f",
-                 ALPHA, ALPHA, ours ? "auto" : "1000",
+        snprintf(m->options, sizeof m->options,
+                 "--alpha %g --gpu-keep %g --granularity %u --beta %s --hot-mb %.2f", ALPHA, ALPHA,
+                 strcmp(name, EACH_ALONE) ? entries_of_a_page(&p->kv) : 1, ours ? "auto" : "1000",
                  point_hot_mb(&like, PLACEMENT_BKP, hot_share, ALPHA, true) + more_mb);
     if (*how->options)
         n += snprintf(m->options + n, sizeof m->options - (size_t)n, " %s", how->options);
@@ -242,6 +256,8 @@ static void add_methods(struct part *p)
     how.digests = 0;
     if (best.digests > 0 && is_variant(NO_DIGESTS))
         add(p, c, NO_DIGESTS, "hillinfer", &how, 0);
+    if (is_variant(EACH_ALONE))
+        add(p, c, EACH_ALONE, "hillinfer", &best, 0);
     how.digests = best.digests / 2;
     if (is_variant(FOUR_BITS)) {
         struct method *four_bits = add(p, c, FOUR_BITS, "hillinfer", &how, 0);
@@ -416,7 +432,9 @@ static void print_head(void)
         "## Policies\n\n"
         "A decode step on real KV (a text's first tokens, read once into a session that every "
         "row restores; then %u steps of all rows), under each policy: the same M_0 (a hot share "
-        "of %.1f), `--alpha %g --gpu-keep %g`. hillinfer: `--beta auto`, queries guessed a "
+        "of %.1f), `--alpha %g --gpu-keep %g --granularity G`, G as many tokens as have their "
+        "entries on a page of flash (the row \"each token for itself\": 1). hillinfer: `--beta "
+        "auto`, queries guessed a "
         "layer ahead, and a drive with DRAM for a quarter of the cold digests (half of that "
         "with INT4), extra to M_0. The others are on a plain SSD. Each has the fastest of the "
         "settings that are listed below the table; prefetch keeps its columns on flash alone "

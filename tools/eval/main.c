@@ -51,6 +51,7 @@ static const struct option_spec matrix_specs[] = {
     OPTION("speculate", STRING, "LIST", "all, or modes; a pipeline each", .fallback = "off"),
     HILL_SINKS_SPEC,
     HILL_WINDOW_SPEC,
+    HILL_GRANULARITY_SPEC,
 };
 
 static const struct option_spec where_specs[] = {
@@ -174,7 +175,8 @@ static int read_matrix(struct run *r, struct hill_why *why)
                                  .score_bits = score_bits,
                                  .speculate = speculate,
                                  .sinks = (uint32_t)options_integer(o, "sinks"),
-                                 .window = (uint32_t)options_integer(o, "window")};
+                                 .window = (uint32_t)options_integer(o, "window"),
+                                 .granularity = hill_granularity(o)};
     int code = matrix_build(&r->matrix, &order, why);
     if (code == 0 && !options_is_set(o, "model") && r->matrix.n_pipelines > 1)
         code = hill_fail(

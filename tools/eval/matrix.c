@@ -151,6 +151,11 @@ static void write_text(struct setting *s, const struct matrix_pipeline *p)
                  p->speculate);
 }
 
+static bool selects_tokens(const struct setting *s)
+{
+    return !s->window_only && s->selection.policy != KV_POLICY_FULL;
+}
+
 static int add_row(struct matrix *m, const struct setting *setting, struct hill_why *why)
 {
     if (m->n_rows == MATRIX_ROWS_MAX)
@@ -161,6 +166,11 @@ static int add_row(struct matrix *m, const struct setting *setting, struct hill_
     m->rows = larger;
     struct setting *row = &m->rows[m->n_rows++];
     *row = *setting;
+    if (row->selection.granularity > 1 && selects_tokens(row)) {
+        size_t used = strlen(row->amount);
+        snprintf(row->amount + used, sizeof row->amount - used, ", groups of %u",
+                 row->selection.granularity);
+    }
     write_text(row, &m->pipelines[row->pipeline]);
     return 0;
 }
@@ -209,8 +219,9 @@ static int add_pipeline(struct matrix *m, const struct lists *l, const struct ma
         own.importances.count = 1;
     m->pipelines[m->n_pipelines] = *kind;
     for (uint32_t i = 0; code == 0 && i < l->policies.count; i++) {
-        struct setting s = {.selection = {.sinks = o->sinks, .window = o->window},
-                            .pipeline = m->n_pipelines};
+        struct setting s = {
+            .selection = {.sinks = o->sinks, .window = o->window, .granularity = o->granularity},
+            .pipeline = m->n_pipelines};
         code = read_policy(&s, l->policies.word[i], why);
         bool same = kv_policy_served(kind->policy, s.selection.policy) &&
                     (s.selection.policy != KV_POLICY_FULL || kind->policy == KV_POLICY_FULL);
@@ -280,6 +291,7 @@ void setting_selection(const struct setting *s, uint32_t n_tokens, Hill__Selecti
     out->window = k->window;
     out->policy = k->policy;
     out->importance = k->importance;
+    out->granularity = k->granularity;
     if (!s->window_only)
         return;
     out->alpha = 1;

@@ -34,7 +34,7 @@ struct setting {
     bool window_only;
     uint32_t pipeline; /* which one it needs */
     char name[24];     /* "hillinfer", "window" */
-    char amount[24];   /* "all", "5 %", "256" */
+    char amount[24];   /* "all", "5 %", "256, groups of 8" */
     char text[160];    /* everything that can change an answer: part of a result's key */
 };
 
@@ -57,6 +57,7 @@ bool setting_has_digests(const struct setting *s);
 struct matrix_order {
     const char *policies, *alphas, *budgets, *importances, *score_bits, *speculate;
     uint32_t sinks, window;
+    uint16_t granularity; /* of all rows that select */
 };
 
 int matrix_build(struct matrix *matrix, const struct matrix_order *order, struct hill_why *why);
