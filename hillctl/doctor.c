@@ -27,6 +27,7 @@
 
 #include "base/disk_room.h"
 #include "base/harden.h"
+#include "base/json_text.h"
 #include "base/memory_room.h"
 #include "chat/chat_helper.h"
 #include "proto/options_hill.h"
@@ -387,11 +388,14 @@ static int machine_open(struct machine *m, const struct options *options, struct
 static int print_json(const struct finding *findings, bool can_run, struct hill_why *why)
 {
     json_t *object = json_object(), *list = json_object();
-    for (unsigned i = 0; i < CHECK_COUNT; i++)
-        json_object_set_new(list, checks[i].key,
-                            json_pack("{s:s, s:s, s:s?}", "level", level_names[findings[i].level],
-                                      "text", findings[i].text, "hint",
-                                      findings[i].hint[0] ? findings[i].hint : NULL));
+    for (unsigned i = 0; i < CHECK_COUNT; i++) {
+        const struct finding *f = &findings[i];
+        json_object_set_new(
+            list, checks[i].key,
+            json_pack("{s:s, s:o, s:o}", "level", level_names[f->level], "text",
+                      json_text(f->text, strlen(f->text)), "hint",
+                      f->hint[0] ? json_text(f->hint, strlen(f->hint)) : json_null()));
+    }
     json_object_set_new(object, "can_run", json_boolean(can_run));
     json_object_set_new(object, "checks", list);
     return report_write_json(object, why);
