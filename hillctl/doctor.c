@@ -92,11 +92,11 @@ static void check_devices(const struct machine *m, struct finding *f)
     static const char hint[] =
         "apt install pocl-opencl-icd (CPU), or the OpenCL driver of the GPU; "
         "PoCL needs a cache folder that it can write (POCL_CACHE_DIR)";
-    char command[PATH_MAX + 80], line[256], first[256] = "";
+    char line[256], first[256] = "";
     unsigned count = 0;
-    snprintf(command, sizeof command,
-             "exec timeout -k 1 15 '%s/hill-gpu-worker' --list-devices 2>/dev/null", m->programs);
-    FILE *pipe = strchr(m->programs, '\'') ? NULL : popen(command, "re");
+    setenv("programs", m->programs, 1); /* as the shell's variable, in whatever characters */
+    FILE *pipe = popen(
+        "exec timeout -k 1 15 \"$programs/hill-gpu-worker\" --list-devices 2>/dev/null", "re");
     while (pipe && fgets(line, sizeof line, pipe)) {
         line[strcspn(line, "\n")] = '\0';
         if (!count++)

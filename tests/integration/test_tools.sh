@@ -30,14 +30,14 @@ OCL_ICD_VENDORS=$work/none "$hillinfer" doctor "${both[@]}" >"$work/out"
 expect "doctor without an OpenCL device: exit code" $? 111
 expect_match "doctor without an OpenCL device" "$work/out" '^missing +OpenCL devices +no OpenCL device \(no OpenCL platform found.*apt install'
 # a driver that hangs, also one that SIGTERM does not end: here it has one second instead of 15
-mkdir "$work/played" "$work/soon"
-cp "$bin/hillctl" "$work/played/"
+mkdir "$work/it's played" "$work/soon"
+cp "$bin/hillctl" "$work/it's played/"
 # shellcheck disable=SC2016  # what that script expands
 printf '#!/bin/sh\n[ "$1 $2 $3" = "-k 1 15" ] && shift 3\nexec %s -k 1 1 "$@"\n' "$(command -v timeout)" >"$work/soon/timeout"
 for trap in ":" "trap '' TERM"; do
-    printf '#!/bin/sh\n%s\necho "0.0 of a first driver"\nexec sleep 600\n' "$trap" >"$work/played/hill-gpu-worker"
-    chmod +x "$work/soon/timeout" "$work/played/hill-gpu-worker"
-    timeout 60 env PATH="$work/soon:$PATH" "$work/played/hillctl" doctor "${both[@]}" >"$work/out"
+    printf '#!/bin/sh\n%s\necho "0.0 of a first driver"\nexec sleep 600\n' "$trap" >"$work/it's played/hill-gpu-worker"
+    chmod +x "$work/soon/timeout" "$work/it's played/hill-gpu-worker"
+    timeout 60 env PATH="$work/soon:$PATH" "$work/it's played/hillctl" doctor "${both[@]}" >"$work/out"
     expect "doctor with a driver that hangs ($trap): exit code" $? 111
     expect_match "doctor with a driver that hangs ($trap)" "$work/out" '^missing +OpenCL devices +no OpenCL device \(the driver did not answer within 15 s\)'
 done
