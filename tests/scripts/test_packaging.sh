@@ -29,6 +29,14 @@ for program in hillctl "hillctl generate" hill-gateway hill-coordinator hill-csd
     # shellcheck disable=SC2086
     expect "$program --help: headings of exit codes" "$("$bin"/$program --help | grep -c '^exit codes')" 1
 done
+expect "pages name no program by a folder of the source" "$(grep -l 'build/bin\|scripts/' "$work"/man1/*.1)" ""
+installs() { # PREFIX: the folders of the pages, of zsh's completion and of what the pages name
+    make -sn install PREFIX="$1" DESTDIR=/image | sed -nE 's#^install -m644 .*(man1/\*.1|_hillinfer|http.md .*) (/[^ ]*)$#\2#p' | tr '\n' ' '
+}
+expect "where Debian looks, of a package" "$(installs /usr)" \
+    "/image/usr/share/doc/hillinfer /image/usr/share/man/man1 /image/usr/share/zsh/vendor-completions "
+expect "where Debian looks, of what is installed by hand" "$(installs /usr/local)" \
+    "/image/usr/local/share/doc/hillinfer /image/usr/local/share/man/man1 /image/usr/local/share/zsh/site-functions "
 if command -v groff >/dev/null; then
     expect "faults that groff finds" "$(groff -man -Tutf8 -ww -z "$work"/man1/*.1 2>&1 | grep -v "can't break line\|cannot adjust line")" ""
 else
