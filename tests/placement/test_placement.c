@@ -88,6 +88,13 @@ static void lru_worked_by_hand(void **state)
     assert_int_equal(placement_stats(p)->bounced, 0);
     STEP(p, 0); /* down at step 3, up at step 5 */
     assert_int_equal(placement_stats(p)->bounced, 1);
+    /* 3 never went down; its first promotion is given up, so the next one is no bounce either */
+    STEP(p, 3);
+    assert_int_equal(placement_stats(p)->bounced, 1);
+    assert_int_equal(placement_place(p, 3, false), 0);
+    STEP(p, 3);
+    assert_true(placement_is_hot(p, 3));
+    assert_int_equal(placement_stats(p)->bounced, 1);
     placement_destroy(p);
 }
 
