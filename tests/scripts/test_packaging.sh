@@ -55,8 +55,21 @@ expect "options that only hillinfer has" "$(complete hillinfer up --det) $(compl
     "--detach --http --session-restore --seconds"
 expect "a choice" "$(complete hillinfer up --policy hil)" "hillinfer"
 expect "no word follows an option whose value may be left out" "$(grep -h -- '--http\[\|-l http ' "$work/zsh/_hillinfer" "$work/fish/hillinfer.fish" | grep -c -- ':--http:\| -x')" 0
-touch "$work/model.gguf"
-expect "a file" "$(cd "$work" && complete hillinfer up -m mod)" "model.gguf"
+words_of() { # COMMAND: all that its completion offers
+    complete hillinfer "$1" -- | tr ' ' '\n' | sort
+}
+for command in $(complete hillinfer ""); do # what its help describes, on lines of an option's own
+    missing=$(comm -23 <(scripts/hillinfer "$command" --help | sed -nE 's/^  (-[a-z]+, )?(--[a-z-]+).*/\2/p' | sort -u) <(words_of "$command"))
+    expect "$command: options of its help that completion lacks" "$missing" ""
+done
+expect "the second command of a line of the help" "$(complete hillinfer det)" "detach"
+expect "what only hillinfer takes" "$(complete hillinfer down --run) $(complete hillinfer perf --st) $(complete hillinfer record --session-s)" \
+    "--run-dir --state-dir --session-save"
+expect "a chat starts a pipeline" "$(complete hillinfer chat --hot)" "--hot-mb"
+expect "what is another command's, or no person's" "$(complete hillinfer logs --det)$(complete hillinfer attach --hot)$(complete hillinfer profile --beta)$(
+    complete hillinfer run --after)$(complete hillinfer chat --check)" ""
+expect "a file is left to readline, whatever its name" "$(cd "$work" && complete hillinfer up -m mod) $(
+    bash -c '. "$1/bash/hillinfer"; complete -p hillinfer' - "$work")" " complete -o default -F _hillinfer hillinfer"
 for shell in zsh fish; do
     file=$(echo "$work/$shell"/*)
     expect "$shell: a line for --budget" "$(grep -q -- "budget" "$file" && echo yes)" yes
