@@ -267,6 +267,5 @@ int command_stop(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
-    shutdown.graceful = true;
     return change(&c, &PROTO_MESSAGE(SHUTDOWN, shutdown, &shutdown));
 }
