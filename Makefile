@@ -310,19 +310,23 @@ install: manual ## install into PREFIX (default /usr/local; DESTDIR before it); 
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/user
 	sed 's#@PREFIX@#$(PREFIX)#' packaging/hillinfer.service >$(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
+	install -d $(DESTDIR)$(PREFIX)/share/doc/hillinfer
+	install -m644 docs/http.md docs/interface.md $(DESTDIR)$(PREFIX)/share/doc/hillinfer
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(addprefix $(DESTDIR)$(PREFIX)/share/,$(COMPLETIONS))
 	install -m644 $(MANUAL)/man1/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m644 $(MANUAL)/bash/hillinfer $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	install -m644 $(MANUAL)/zsh/_hillinfer $(DESTDIR)$(PREFIX)/share/zsh/vendor-completions
+	install -m644 $(MANUAL)/zsh/_hillinfer $(DESTDIR)$(PREFIX)/share/zsh/$(ZSH_FOLDER)
 	install -m644 $(MANUAL)/fish/hillinfer.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
-COMPLETIONS := bash-completion/completions zsh/vendor-completions fish/vendor_completions.d
+# of its own packages and of /usr/local Debian's zsh reads different folders
+ZSH_FOLDER := $(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
+COMPLETIONS := bash-completion/completions zsh/$(ZSH_FOLDER) fish/vendor_completions.d
 
 uninstall: ## remove what install put there
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,$(PROGRAMS) hillinfer)
-	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer
+	rm -rf $(DESTDIR)$(PREFIX)/share/hillinfer $(DESTDIR)$(PREFIX)/share/doc/hillinfer
 	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/hillinfer.service
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,hillinfer.1 hillctl*.1 $(addsuffix .1,$(filter hill-%,$(PROGRAMS))))
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions/hillinfer zsh/vendor-completions/_hillinfer \
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions/hillinfer zsh/$(ZSH_FOLDER)/_hillinfer \
 	fish/vendor_completions.d/hillinfer.fish)
 
 clean: ## remove everything that was built

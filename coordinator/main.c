@@ -137,7 +137,7 @@ int main(int argc, char **argv)
         .usage = "-m MODEL [OPTIONS]",
         .summary = "Run a HillInfer pipeline: GPU worker, CPU scorer and CSD agent, with the "
                    "requests of hillctl.\n"
-                   "Usually started by `scripts/hillinfer up`.",
+                   "Usually started by `hillinfer up`.",
         .example = "hill-coordinator -m model.gguf -c 32768 --budget 512 --hot-mb 64",
         .tables = tables,
         .n_tables = sizeof tables / sizeof tables[0],

@@ -15,7 +15,7 @@
 static const char *const rate_names[] = {"f_c", "f_s", "B_c", "B_s"};
 enum { N_RATES = sizeof rate_names / sizeof rate_names[0] };
 
-static double *rate_of(struct profile_rates *rates, unsigned i)
+static double *rate_of(struct balance_rates *rates, unsigned i)
 {
     double *const all[N_RATES] = {&rates->f_c, &rates->f_s, &rates->B_c, &rates->B_s};
     return all[i];
@@ -76,7 +76,7 @@ void profile_fingerprint(char out[PROFILE_FINGERPRINT_BYTES], const struct setti
 
 /* ---- the file ---------------------------------------------------------------------------- */
 
-static int read_rates(struct profile_rates *out, json_t *from)
+static int read_rates(struct balance_rates *out, json_t *from)
 {
     for (unsigned i = 0; i < N_RATES; i++) {
         json_t *number = json_object_get(from, rate_names[i]);
@@ -150,9 +150,9 @@ int profile_cache_find(struct profile *out, const char *path, const char *finger
     return code;
 }
 
-static json_t *rates_json(const struct profile_rates *rates)
+static json_t *rates_json(const struct balance_rates *rates)
 {
-    struct profile_rates copy = *rates;
+    struct balance_rates copy = *rates;
     json_t *object = json_object();
     for (unsigned i = 0; i < N_RATES; i++)
         json_object_set_new(object, rate_names[i], json_real(*rate_of(&copy, i)));

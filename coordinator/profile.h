@@ -19,12 +19,8 @@
 #define PROFILE_FINGERPRINT_BYTES (HILL_PATH_BYTES + 2048)
 #define PROFILE_ENTRIES_MAX       64u
 
-struct profile_rates {
-    double f_c, f_s, B_c, B_s; /* as in struct balance_rates */
-};
-
 struct profile {
-    struct profile_rates rates,
+    struct balance_rates rates,
         spread; /* spread: between the quartiles, as a share of the median */
     uint32_t rounds, hot_tokens, cold_tokens, fetch_tokens;
     double took_ms;

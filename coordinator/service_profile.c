@@ -77,7 +77,7 @@ static double with_link(const struct service *sv, double seconds_a_byte)
 
 static int work_out(struct service *sv, struct hill_why *why)
 {
-    const struct profile_rates *r = &sv->profile.values.rates;
+    const struct balance_rates *r = &sv->profile.values.rates;
     const struct balance_rates rates = {r->f_c, r->f_s, with_link(sv, 1 / r->B_c),
                                         with_link(sv, 1 / r->B_s)};
     double M, M_0;
@@ -145,7 +145,7 @@ static void adopt(struct service *sv, const struct profile *values)
 {
     const struct settings *s = sv->settings;
     struct hill_why why = {""};
-    const struct profile_rates *r = &sv->profile.values.rates, *d = &values->spread;
+    const struct balance_rates *r = &sv->profile.values.rates, *d = &values->spread;
     char source[64] = "measured before";
     sv->profile.values = *values;
     forget_stages(sv);
@@ -203,7 +203,7 @@ static void sample_shares(struct service *sv, const Hill__StageTimes *m)
 /* Where beta would be if all stayed as it was lately. */
 static int target_of(struct service *sv, double *target)
 {
-    const struct profile_rates *r = &sv->profile.values.rates;
+    const struct balance_rates *r = &sv->profile.values.rates;
     const struct balance_rates now = {
         1 / balance_window_median(&sv->profile.score_hot, 1 / r->f_c),
         1 / balance_window_median(&sv->profile.score_cold, 1 / r->f_s),
@@ -346,9 +346,9 @@ void profile_take_request(void *owner, struct arrival *a)
     ask(sv, from, clock_now_ns());
 }
 
-static struct profile_rates rates_from_wire(const Hill__Rates *in)
+static struct balance_rates rates_from_wire(const Hill__Rates *in)
 {
-    return (struct profile_rates){in->f_c, in->f_s, in->b_c, in->b_s};
+    return (struct balance_rates){in->f_c, in->f_s, in->b_c, in->b_s};
 }
 
 static void keep(struct service *sv, const struct profile *values)
@@ -415,7 +415,7 @@ void profile_take_result(void *owner, struct arrival *a)
     answer(sv);
 }
 
-static void rates_to_wire(Hill__Rates *out, const struct profile_rates *in)
+static void rates_to_wire(Hill__Rates *out, const struct balance_rates *in)
 {
     hill__rates__init(out);
     out->f_c = in->f_c;

@@ -79,7 +79,6 @@ void supervisor_terminate(struct supervisor *s, enum worker w, int64_t in_ns, co
         return;
     log_debug("ending %s (pid %d) %s", row->name, (int)row->pid, reason);
     Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
-    shutdown.graceful = true;
     if (row->address.length)
         router_to_worker(s->router, w, &PROTO_MESSAGE(SHUTDOWN, shutdown, &shutdown));
     kill(row->pid, SIGTERM);

@@ -134,7 +134,7 @@ int main(int argc, char **argv)
         .name = "hill-gateway",
         .usage = "[OPTIONS]",
         .summary = "HTTP for a running pipeline: /v1/chat/completions and what clients of OpenAI "
-                   "and llama-server use.\nUsually started by `scripts/hillinfer serve`.",
+                   "and llama-server use.\nUsually started by `hillinfer serve`.",
         .example = "hill-gateway --port 8080 --api-key-file keys",
         .exit_codes = "  0    ended in order\n"
                       "  100  wrong use or configuration\n"

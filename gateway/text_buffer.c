@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 static bool make_room(struct text_buffer *b, size_t bytes)
 {
     if (b->failed)
@@ -52,23 +54,6 @@ void text_printf(struct text_buffer *b, const char *format, ...)
 
 /* ---- JSON ----------------------------------------------------------------------------------- */
 
-/* Bytes of the valid UTF-8 character at text; 0: there is none. */
-static unsigned character_at(const uint8_t *t, size_t left)
-{
-    if (t[0] < 0x80)
-        return 1;
-    unsigned n = t[0] >= 0xf0 ? 4 : t[0] >= 0xe0 ? 3 : 2;
-    if (t[0] < 0xc2 || t[0] > 0xf4 || left < n)
-        return 0;
-    for (unsigned i = 1; i < n; i++)
-        if ((t[i] & 0xc0) != 0x80)
-            return 0;
-    /* overlong, surrogates, above U+10FFFF */
-    bool wrong = (t[0] == 0xe0 && t[1] < 0xa0) || (t[0] == 0xed && t[1] > 0x9f) ||
-                 (t[0] == 0xf0 && t[1] < 0x90) || (t[0] == 0xf4 && t[1] > 0x8f);
-    return wrong ? 0 : n;
-}
-
 static void add_escaped(struct text_buffer *b, uint8_t byte)
 {
     switch (byte) {
@@ -98,7 +83,7 @@ void text_add_json(struct text_buffer *b, const char *text, size_t bytes)
     size_t from = 0, at = 0;
     text_puts(b, "\"");
     while (at < bytes) {
-        unsigned n = character_at(t + at, bytes - at);
+        uint32_t n = utf8_char_bytes(t + at, bytes - at);
         if (n && t[at] >= ' ' && t[at] != '"' && t[at] != '\\' && t[at] != 0x7f) {
             at += n;
             continue;
@@ -107,7 +92,7 @@ void text_add_json(struct text_buffer *b, const char *text, size_t bytes)
         if (n)
             add_escaped(b, t[at]);
         else
-            text_puts(b, "\xEF\xBF\xBD");
+            text_puts(b, UTF8_REPLACEMENT);
         from = ++at;
     }
     text_add(b, text + from, at - from);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "hillctl/report.h"
 #include "hillctl/short_command.h"
 #include "kv/score.h"
@@ -21,11 +22,12 @@ static const struct option_spec status_specs[] = {
 
 static json_t *worker_json(const Hill__WorkerStatus *w)
 {
-    return json_pack("{s:s, s:i, s:i, s:s, s:f, s:I, s:I, s:I, s:s*}", "state", w->state, "pid",
-                     w->pid, "restarts", (int)w->restarts, "device", w->device, "last_heartbeat_ms",
-                     w->last_heartbeat_ms, "cpu_ms", (json_int_t)w->cpu_ms, "rss_bytes",
-                     (json_int_t)w->rss_bytes, "work_done", (json_int_t)w->work_done, "drive",
-                     *w->drive ? w->drive : NULL);
+    json_t *drive = *w->drive ? json_text(w->drive, strlen(w->drive)) : NULL;
+    return json_pack(
+        "{s:s, s:i, s:i, s:o, s:f, s:I, s:I, s:I, s:o*}", "state", w->state, "pid", w->pid,
+        "restarts", (int)w->restarts, "device", json_text(w->device, strlen(w->device)),
+        "last_heartbeat_ms", w->last_heartbeat_ms, "cpu_ms", (json_int_t)w->cpu_ms, "rss_bytes",
+        (json_int_t)w->rss_bytes, "work_done", (json_int_t)w->work_done, "drive", drive);
 }
 
 /* null: no request runs. */
@@ -74,10 +76,11 @@ static json_t *status_json(const Hill__StatusReply *s)
     const char *policy = s->selection ? kv_policy_name(s->selection->policy) : NULL;
     const char *importance = s->selection ? kv_importance_name(s->selection->importance) : NULL;
     json_t *object = json_pack(
-        "{s:b, s:I, s:s, s:b, s:s, s:I, s:s?, s:f, s:I, s:s?, s:f, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "{s:b, s:I, s:o, s:b, s:o, s:I, s:s?, s:f, s:I, s:s?, s:f, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, s:f, s:o, s:o, s:o, s:o, s:I, s:o, s:o}",
-        "ready", s->ready, "epoch", (json_int_t)s->epoch, "model", s->model, "csd_attached",
-        s->csd_attached, "csd_url", s->csd_url, "ctx_size", (json_int_t)s->ctx_tokens, "policy",
+        "ready", s->ready, "epoch", (json_int_t)s->epoch, "model",
+        json_text(s->model, strlen(s->model)), "csd_attached", s->csd_attached, "csd_url",
+        json_text(s->csd_url, strlen(s->csd_url)), "ctx_size", (json_int_t)s->ctx_tokens, "policy",
         policy, "alpha", s->selection ? s->selection->alpha : 0.0, "budget",
         (json_int_t)(s->selection ? s->selection->budget : 0), "importance", importance, "beta",
         s->beta, "hot_cap_bytes", (json_int_t)s->hot_cap_bytes, "gpu_kv_cap_bytes",
@@ -264,6 +267,5 @@ int command_stop(int argc, char **argv)
     if (left != 0)
         return left - 1;
     Hill__Shutdown shutdown = HILL__SHUTDOWN__INIT;
-    shutdown.graceful = true;
     return change(&c, &PROTO_MESSAGE(SHUTDOWN, shutdown, &shutdown));
 }

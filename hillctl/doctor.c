@@ -27,6 +27,7 @@
 
 #include "base/disk_room.h"
 #include "base/harden.h"
+#include "base/json_text.h"
 #include "base/memory_room.h"
 #include "chat/chat_helper.h"
 #include "proto/options_hill.h"
@@ -91,11 +92,11 @@ static void check_devices(const struct machine *m, struct finding *f)
     static const char hint[] =
         "apt install pocl-opencl-icd (CPU), or the OpenCL driver of the GPU; "
         "PoCL needs a cache folder that it can write (POCL_CACHE_DIR)";
-    char command[PATH_MAX + 80], line[256], first[256] = "";
+    char line[256], first[256] = "";
     unsigned count = 0;
-    snprintf(command, sizeof command,
-             "exec timeout -k 1 15 '%s/hill-gpu-worker' --list-devices 2>/dev/null", m->programs);
-    FILE *pipe = strchr(m->programs, '\'') ? NULL : popen(command, "re");
+    setenv("programs", m->programs, 1); /* as the shell's variable, in whatever characters */
+    FILE *pipe = popen(
+        "exec timeout -k 1 15 \"$programs/hill-gpu-worker\" --list-devices 2>/dev/null", "re");
     while (pipe && fgets(line, sizeof line, pipe)) {
         line[strcspn(line, "\n")] = '\0';
         if (!count++)
@@ -387,11 +388,14 @@ static int machine_open(struct machine *m, const struct options *options, struct
 static int print_json(const struct finding *findings, bool can_run, struct hill_why *why)
 {
     json_t *object = json_object(), *list = json_object();
-    for (unsigned i = 0; i < CHECK_COUNT; i++)
-        json_object_set_new(list, checks[i].key,
-                            json_pack("{s:s, s:s, s:s?}", "level", level_names[findings[i].level],
-                                      "text", findings[i].text, "hint",
-                                      findings[i].hint[0] ? findings[i].hint : NULL));
+    for (unsigned i = 0; i < CHECK_COUNT; i++) {
+        const struct finding *f = &findings[i];
+        json_object_set_new(
+            list, checks[i].key,
+            json_pack("{s:s, s:o, s:o}", "level", level_names[f->level], "text",
+                      json_text(f->text, strlen(f->text)), "hint",
+                      f->hint[0] ? json_text(f->hint, strlen(f->hint)) : json_null()));
+    }
     json_object_set_new(object, "can_run", json_boolean(can_run));
     json_object_set_new(object, "checks", list);
     return report_write_json(object, why);

@@ -41,7 +41,7 @@ static const struct {
 static int print_help(void)
 {
     printf("usage: hillctl COMMAND [OPTIONS]\n"
-           "The command line to a running pipeline (scripts/hillinfer up starts one).\n\n"
+           "The command line to a running pipeline (hillinfer up starts one).\n\n"
            "example: hillctl generate -p 'Once upon a time' -n 32 --temp 0\n\n");
     for (unsigned i = 0; i < sizeof commands / sizeof commands[0]; i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].help);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "kv/score.h"
 #include "kv/select.h"
 #include "proto/epoch_settings.h"
@@ -289,7 +290,7 @@ json_t *report_json(const struct report *r)
     json_t *object = json_object(), *tokens = json_array();
     for (size_t i = 0; i < r->n_tokens; i++)
         json_array_append_new(tokens, json_integer(r->tokens[i]));
-    json_object_set_new(object, "text", json_stringn(r->text ? r->text : "", r->text_bytes));
+    json_object_set_new(object, "text", json_text(r->text ? r->text : "", r->text_bytes));
     json_object_set_new(object, "tokens", tokens);
     if (r->scored) {
         json_t *logprobs = json_array();
@@ -298,8 +299,10 @@ json_t *report_json(const struct report *r)
         json_object_set_new(object, "logprobs", logprobs);
     }
     json_object_set_new(object, "finish_reason", json_string(m ? finish_name(m->finish) : "error"));
-    if (r->code != 0)
-        json_object_set_new(object, "error", json_string(r->why ? r->why : hill_strerror(r->code)));
+    if (r->code != 0) {
+        const char *why = r->why ? r->why : hill_strerror(r->code);
+        json_object_set_new(object, "error", json_text(why, strlen(why)));
+    }
     set_integer(object, "request_id", m, m ? m->request_id : 0);
     set_integer(object, "prompt_tokens", m, m ? m->prompt_tokens : 0);
     json_object_set_new(object, "prefix", prefix(m));

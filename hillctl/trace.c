@@ -3,11 +3,11 @@
  *
  * What: switches the workers' stage events on (base/stage_trace.h), fetches what they recorded
  * several times a second, so that their rings do not run over, switches them off and writes FILE
- * (trace_json.h): beside it first, so that a failure leaves what FILE was; a link, a device or a
- * pipe (/dev/stdout) is written to itself. A running request goes on. Ctrl-C ends the watching
- * early; the file is written all the same. Concurrency: one thread. Failure: no pipeline, an
- * unwritable file: one line, before anything is switched on. A worker that does not answer in time
- * is counted in the file's metadata.
+ * (trace_json.h): beside it first, in a new file that only its owner may read, so that a failure
+ * leaves what FILE was; a link, a device or a pipe (/dev/stdout) is written to itself. A running
+ * request goes on. Ctrl-C ends the watching early; the file is written all the same. Concurrency:
+ * one thread. Failure: no pipeline, an unwritable file: one line, before anything is switched on. A
+ * worker that does not answer in time is counted in the file's metadata.
  */
 #include "hillctl/command_list.h"
 
@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,7 +35,7 @@ struct watch {
     struct short_command command;
     struct trace_collection collection;
     char path[HILL_PATH_BYTES];
-    char part[HILL_PATH_BYTES + 8]; /* becomes path; "": written to path itself */
+    char part[HILL_PATH_BYTES + 16]; /* becomes path; "": written to path itself */
     FILE *out;
     uint32_t serial;
 };
@@ -45,16 +46,17 @@ static int open_output(struct watch *w, const char *path, struct hill_why *why)
         return hill_fail(why, HILL_E_INVALID, "cannot write the trace: the path is too long");
     strcpy(w->path, path);
     struct stat there;
+    int fd;
     if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
         /* not to be replaced; without a reader a pipe is an error, not a wait */
-        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666);
+        fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0600);
         if (fd >= 0)
             fcntl(fd, F_SETFL, 0);
-        w->out = fd < 0 ? NULL : fdopen(fd, "w");
     } else {
-        snprintf(w->part, sizeof w->part, "%s.part", path);
-        w->out = fopen(w->part, "w");
+        snprintf(w->part, sizeof w->part, "%s.part-XXXXXX", path);
+        fd = mkostemp(w->part, O_CLOEXEC);
     }
+    w->out = fd < 0 ? NULL : fdopen(fd, "w");
     return w->out ? 0
                   : hill_fail(why, hill_from_errno(errno), "cannot write the trace to %s: %s",
                               w->path, strerror(errno));

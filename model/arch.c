@@ -66,8 +66,7 @@ static const struct model_arch table[] = {
 const struct model_arch *arch_find(struct gguf_string name)
 {
     for (size_t i = 0; i < TABLE_LENGTH; i++)
-        if (name.length == strlen(table[i].name) &&
-            memcmp(name.data, table[i].name, name.length) == 0)
+        if (gguf_string_is(name, table[i].name))
             return &table[i];
     return NULL;
 }

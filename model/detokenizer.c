@@ -7,8 +7,8 @@
  */
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/tokenizer.h"
-#include "model/utf8.h"
 
 void detokenizer_init(struct detokenizer *stream, const struct tokenizer *tokenizer,
                       bool continuation)

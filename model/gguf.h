@@ -88,6 +88,7 @@ bool gguf_get_u64(const struct gguf_file *file, const char *key, uint64_t *out);
 bool gguf_get_f64(const struct gguf_file *file, const char *key, double *out);
 bool gguf_get_bool(const struct gguf_file *file, const char *key, bool *out);
 bool gguf_get_string(const struct gguf_file *file, const char *key, struct gguf_string *out);
+bool gguf_string_is(struct gguf_string string, const char *text);
 
 /* Walk a string array forward: *cursor starts at array->data and *index at 0; false past the end or
  * when it is none. */

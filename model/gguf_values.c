@@ -63,6 +63,11 @@ bool gguf_get_string(const struct gguf_file *file, const char *key, struct gguf_
     return true;
 }
 
+bool gguf_string_is(struct gguf_string string, const char *text)
+{
+    return string.length == strlen(text) && memcmp(string.data, text, string.length) == 0;
+}
+
 bool gguf_next_string(const struct gguf_value *array, const uint8_t **cursor, uint64_t *index,
                       struct gguf_string *out)
 {

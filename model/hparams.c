@@ -71,11 +71,6 @@ static int read_positive(const struct context *c, const char *key, float *out)
     return 0;
 }
 
-static bool string_is(struct gguf_string string, const char *text)
-{
-    return string.length == strlen(text) && memcmp(string.data, text, string.length) == 0;
-}
-
 /* The string as one printable word for a message. */
 static const char *printable(struct gguf_string string, char out[48])
 {
@@ -205,11 +200,12 @@ static int read_rope_scale(struct context *c)
     const char *key = key_of(c, "rope.scaling.type");
     if (gguf_find(c->file, key) && !gguf_get_string(c->file, key, &type))
         return fail(c, HILL_E_DAMAGED, "metadata key %s is no string", key);
-    if (string_is(type, "none") || (c->hp->arch->has_rope_factors && string_is(type, "longrope")))
+    if (gguf_string_is(type, "none") ||
+        (c->hp->arch->has_rope_factors && gguf_string_is(type, "longrope")))
         return 0;
-    if (string_is(type, "linear"))
+    if (gguf_string_is(type, "linear"))
         return read_linear(c);
-    if (string_is(type, "yarn"))
+    if (gguf_string_is(type, "yarn"))
         return read_yarn(c);
     return fail(c, HILL_E_UNSUPPORTED,
                 "its rope scaling is '%s'; none, linear and yarn are supported",
@@ -481,9 +477,9 @@ static bool tensor_expected(const struct model_hparams *hp, struct gguf_string n
     unsigned layer;
     list_singles(hp, singles);
     for (int i = 0; i < SINGLES; i++)
-        if (string_is(name, singles[i].name))
+        if (gguf_string_is(name, singles[i].name))
             return singles[i].has_place;
-    if (string_is(name, "position_embd.weight"))
+    if (gguf_string_is(name, "position_embd.weight"))
         return hp->arch->rotary == ARCH_ROTARY_NONE;
     if (name.length >= sizeof rest || memchr(name.data, 0, name.length))
         return false;

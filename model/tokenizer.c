@@ -20,22 +20,17 @@ _Static_assert(TOKEN_NONE == BYTES_MAP_NONE, "look-ups hand the map's answer on"
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-static bool string_is(struct gguf_string string, const char *text)
-{
-    return string.length == strlen(text) && memcmp(string.data, text, string.length) == 0;
-}
-
 static int read_kind(struct tokenizer *t, const struct gguf_file *file, struct hill_why *why)
 {
     struct gguf_string model;
     if (!gguf_get_string(file, "tokenizer.ggml.model", &model))
         return hill_fail(why, HILL_E_DAMAGED,
                          "model %.200s has no tokenizer (tokenizer.ggml.model)", gguf_path(file));
-    if (string_is(model, "llama"))
+    if (gguf_string_is(model, "llama"))
         t->kind = TOKENIZER_SPM;
-    else if (string_is(model, "gpt2"))
+    else if (gguf_string_is(model, "gpt2"))
         t->kind = TOKENIZER_BPE;
-    else if (string_is(model, "gemma4"))
+    else if (gguf_string_is(model, "gemma4"))
         t->kind = TOKENIZER_CHARS;
     else
         return hill_fail(

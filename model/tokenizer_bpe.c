@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/tokenizer_internal.h"
-#include "model/utf8.h"
 
 /* ---- merges --------------------------------------------------------------------------------- */
 

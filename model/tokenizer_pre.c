@@ -15,8 +15,8 @@
 #include <string.h>
 
 #include "base/grow.h"
+#include "base/utf8.h"
 #include "model/tokenizer_internal.h"
-#include "model/utf8.h"
 
 #define WHITE                                                                                      \
     "\\t-\\r "                                                                                     \

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "model/tokenizer_internal.h"
-#include "model/utf8.h"
 
 #define SPACE       "\xE2\x96\x81" /* U+2581, the vocabulary's spelling of a space */
 #define SPACE_BYTES 3

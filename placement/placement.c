@@ -248,6 +248,8 @@ int placement_place(struct placement *p, uint32_t position, bool hot)
         p->ops->leave(p, position);
     p->hot[position] = hot;
     p->n_hot += hot ? 1u : UINT32_MAX;
+    if (!hot) /* its promotion, if it had one, was given up: the next one is no bounce after that */
+        p->moved[position] = 0;
     if (hot && in_play && p->ops->enter)
         p->ops->enter(p, position);
     return 0;

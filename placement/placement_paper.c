@@ -8,9 +8,10 @@
  * among equals, goes down for it. Nothing ages, and there is neither margin nor rate: the paper
  * names none; where the caller takes fewer, the highest counts come up (placement_pick). "Among the
  * top alpha" is strict: no more than alpha * N tokens have its count or a higher one. Where the pin
- * is more than the capacity holds, half of the capacity is pinned. New tokens may push down one of
- * the top alpha, where everything hot that is not pinned is of them. Live the table counts only
- * what the GPU lacked, not every access. Cost: O((selected + moves) * log N + counts) a step.
+ * is more than the capacity holds, half of the capacity is pinned, or what fits beside the sinks.
+ * New tokens may push down one of the top alpha, where everything hot that is not pinned is of
+ * them. Live the table counts only what the GPU lacked, not every access. Cost: O((selected +
+ * moves) * log N + counts) a step.
  */
 #include "placement/placement_internal.h"
 
@@ -47,7 +48,8 @@ static int create(struct placement *p)
 
 static uint32_t pin_from(const struct placement *p)
 {
-    double pin = fmin(ceil(p->settings.pin * p->n_tokens), p->capacity / 2);
+    uint32_t sinks = p->settings.sinks, room = p->capacity > sinks ? p->capacity - sinks : 0;
+    double pin = fmin(ceil(p->settings.pin * p->n_tokens), fmin(p->capacity / 2, room));
     uint32_t from = p->n_tokens - (uint32_t)fmin(pin, p->n_tokens);
     return from < p->forced_from ? from : p->forced_from;
 }
@@ -64,17 +66,17 @@ static void leave(struct placement *p, uint32_t position)
     placement_heap_remove(&((struct own *)p->own)->heap, position);
 }
 
-/* What the pin has left behind may go down. */
-static void advance_pin(struct placement *p)
+/* What the pin has left behind may go down; what it has come back to (tokens were trimmed, the
+ * capacity has grown) may not. */
+static void move_pin(struct placement *p)
 {
     struct own *own = p->own;
     uint32_t from = pin_from(p), at = own->pinned_from;
-    if (from <= at)
-        return;
-    own->pinned_from = from;
-    for (; at < from; at++)
+    for (own->pinned_from = from; at < from; at++)
         if (p->hot[at] && !placement_is_forced(p, at))
             enter(p, at);
+    while (at > from)
+        placement_heap_remove(&own->heap, --at);
 }
 
 static void watch(struct placement *p, const uint32_t *selected, uint32_t n)
@@ -105,7 +107,7 @@ static uint32_t top_from(const struct placement *p)
 
 static uint32_t victim(struct placement *p)
 {
-    advance_pin(p);
+    move_pin(p);
     return placement_heap_top(&((struct own *)p->own)->heap);
 }
 
@@ -141,8 +143,7 @@ static void trimmed(struct placement *p)
             own->with[own->counts[i]]--;
             own->counts[i] = 0;
         }
-    for (uint32_t from = pin_from(p); own->pinned_from > from;)
-        placement_heap_remove(&own->heap, --own->pinned_from);
+    move_pin(p);
 }
 
 const struct placement_ops placement_paper_ops = {.name = "paper",

@@ -6,6 +6,7 @@
  * Failure: as trace.h.
  */
 #include "base/grow.h"
+#include "base/whole_io.h"
 #include "placement/trace.h"
 
 #include <errno.h>
@@ -34,17 +35,12 @@ struct trace_file {
 static int read_at(const struct trace_file *f, uint64_t offset, void *to, uint64_t bytes,
                    struct hill_why *why)
 {
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t n = pread(f->fd, (uint8_t *)to + done, bytes - done, (off_t)(offset + done));
-        if (n > 0)
-            done += (uint64_t)n;
-        else if (n == 0)
-            return hill_fail(why, HILL_E_DAMAGED, "cannot read trace %s: it became shorter",
-                             f->path);
-        else if (errno != EINTR)
-            return hill_fail(why, hill_from_errno(errno), "cannot read trace %s: %s", f->path,
-                             strerror(errno));
-    }
+    int64_t got = whole_read(f->fd, to, bytes, offset);
+    if (got < 0)
+        return hill_fail(why, (int)got, "cannot read trace %s: %s", f->path,
+                         hill_strerror((int)got));
+    if ((uint64_t)got < bytes)
+        return hill_fail(why, HILL_E_DAMAGED, "cannot read trace %s: it became shorter", f->path);
     return 0;
 }
 

@@ -79,10 +79,9 @@ int client_open(struct client *client, const char *run_dir, struct hill_why *why
     char address[140];
     snprintf(address, sizeof address, "ipc://%s/control.sock", client->run_dir);
     if (access(address + strlen("ipc://"), R_OK | W_OK) != 0)
-        return hill_fail(
-            why, errno == ENOENT ? HILL_E_PEER_GONE : hill_from_errno(errno),
-            "no pipeline runs in %s (%s); start one with `scripts/hillinfer up -m MODEL`",
-            client->run_dir, strerror(errno));
+        return hill_fail(why, errno == ENOENT ? HILL_E_PEER_GONE : hill_from_errno(errno),
+                         "no pipeline runs in %s (%s); start one with `hillinfer up -m MODEL`",
+                         client->run_dir, strerror(errno));
     code = private_folder_check(client->run_dir, "run folder", why);
     if (code)
         return code;

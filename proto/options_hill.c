@@ -97,13 +97,18 @@ const struct option_spec hill_pipeline_specs[] = {
     HILL_WINDOW_SPEC,
     OPTION("block-tokens", INTEGER, "N", "tokens whose scores the drive sends in one block",
            .min = 1, .max = RECORD_STRIPE_SLOTS_MAX, .fallback = "256"),
-    OPTION("hot-mb", SIZE, "SIZE",
-           "M_0: host memory for KV entries, digests, staging and tables; counts more than --beta",
+    OPTION(
+        "hot-mb", SIZE, "SIZE",
+        "M_0: the most host memory of the hot tier, whatever --beta asks for: its KV entries and "
+        "digests, staging, the scorer's tables and buffers",
+        .min = SMALLEST_SIZE, .max = MAX_MIB,
+        .unset_help = "what the context needs, at most a quarter of the free memory and nine "
+                      "tenths of what is free in /dev/shm"),
+    OPTION("gpu-kv-mb", SIZE, "SIZE",
+           "the most GPU memory for KV entries and for computing a prompt, beside weights and "
+           "--prefix-gpu-cache-mb; a device that has less gives what it has",
            .min = SMALLEST_SIZE, .max = MAX_MIB,
-           .unset_help = "a quarter of the free memory, no more than the context needs"),
-    OPTION("gpu-kv-mb", SIZE, "SIZE", "GPU memory for KV entries, the prefill included",
-           .min = SMALLEST_SIZE, .max = MAX_MIB,
-           .unset_help = "a quarter of the free memory, no more than the context needs"),
+           .unset_help = "what the context needs, at most a quarter of the host's free memory"),
     OPTION("cold-mb", SIZE, "SIZE", "cold pool on the drive, on each of several",
            .min = SMALLEST_SIZE, .max = MAX_MIB,
            .unset_help = "what the context needs, but of a file at most a quarter of the free "
@@ -208,13 +213,17 @@ const struct option_spec hill_pipeline_specs[] = {
            "a worker that sends no heartbeat for so long is killed and started again; a "
            "coordinator whose loop stands still for three times as long, by `hillinfer up`",
            .min = 1000, .max = 600000, .fallback = "2000"),
-    OPTION("stall-ms", INTEGER, "MS",
-           "so is one whose data loop stands still for so long; a slow device gets four times its "
-           "longest turn so far, and who loads weights and builds kernels ten times as long",
-           .min = 1000, .max = 3600000, .fallback = "30000"),
-    OPTION("device", STRING, "NAME",
-           "OpenCL device of the GPU worker: its number or a part of its name",
-           .unset_help = "the first"),
+    OPTION(
+        "stall-ms", INTEGER, "MS",
+        "a worker whose data loop neither goes round nor waits for work for so long is killed and "
+        "started again; ten times as long while it loads weights and builds kernels, and never "
+        "less than four times the longest turn that its loop has made",
+        .min = 1000, .max = 3600000, .fallback = "30000"),
+    OPTION(
+        "device", STRING, "NAME",
+        "OpenCL device of the GPU worker: its number in hill-gpu-worker --list-devices, or a part "
+        "of its name there or of its vendor's",
+        .unset_help = "the first GPU or accelerator, else the first device"),
     OPTION("simd", CHOICE, "PATH", "code path that scores on the CPU",
            .choices = "auto|reference|avx2|avx512|avx512vnni", .fallback = "auto"),
     OPTION("record", PATH, "FILE",

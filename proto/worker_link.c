@@ -312,9 +312,9 @@ static int read_options(struct worker_link *link, int argc, char **argv, const c
         .name = link->name,
         .usage = "[--run-dir DIR] [--log-level LEVEL]",
         .summary = summary,
-        .example = "scripts/hillinfer up -m model.gguf",
+        .example = "hillinfer up -m model.gguf",
         .notes =
-            "Started by hill-coordinator, which sends its configuration; `scripts/hillinfer up` "
+            "Started by hill-coordinator, which sends its configuration; `hillinfer up` "
             "starts them all.\nhill-replay runs a worker alone, from a recording of the rings.",
         .exit_codes = "  0    ended in order\n"
                       "  1    what it was given cannot be used (a damaged model, a foreign pool)\n"

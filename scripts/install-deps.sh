@@ -19,7 +19,9 @@ esac
 
 missing=""
 for package in $packages; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
+    # whatever is wanted of a package (hold, say): is one there, of some architecture, and whole?
+    dpkg-query -W -f '${db:Status-Eflag} ${db:Status-Status}\n' "$package" 2>/dev/null |
+        grep -qx 'ok installed' ||
         missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0

@@ -1,6 +1,6 @@
 /*
- * tests/base/test_base.c - base/error, base/process, base/clock, base/log, base/whole_io and
- * base/xxh3.
+ * tests/base/test_base.c - base/error, base/process, base/clock, base/log, base/json_text,
+ * base/whole_io and base/xxh3.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/grow.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/whole_io.h"
@@ -340,6 +341,28 @@ static void xxh3_is_the_same_by_wide_vectors(void **state)
     assert_true(xxh3_64(bytes, 4096) != xxh3_64(bytes + 1, 4096));
 }
 
+/* ---- json_text ---------------------------------------------------------------------------- */
+
+static void any_bytes_are_a_json_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes, *text;
+    } known[] = {
+        {"", ""},
+        {"it's \"é\" \xE2\x82\xAC", "it's \"é\" \xE2\x82\xAC"},
+        {"caf\xE9.gguf", "caf\xEF\xBF\xBD.gguf"},                 /* Latin-1 */
+        {"cut \xE2\x82", "cut \xEF\xBF\xBD\xEF\xBF\xBD"},         /* within a character */
+        {"\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD"},                 /* overlong */
+        {"\xFF\xF0\x9F\x98\x80", "\xEF\xBF\xBD\xF0\x9F\x98\x80"}, /* before a good one */
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        json_t *got = json_text(known[i].bytes, strlen(known[i].bytes));
+        assert_string_equal(json_string_value(got), known[i].text);
+        json_decref(got);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +380,7 @@ int main(void)
         cmocka_unit_test(log_lines_name_time_process_and_level),
         cmocka_unit_test(a_long_line_is_cut_and_ended),
         cmocka_unit_test(levels_are_parsed),
+        cmocka_unit_test(any_bytes_are_a_json_text),
         cmocka_unit_test(an_array_grows_no_further_than_its_room_can_say),
         cmocka_unit_test(a_read_ends_at_the_files_end_and_a_full_device_is_named),
         cmocka_unit_test(xxh3_is_the_same_by_wide_vectors),

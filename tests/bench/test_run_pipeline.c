@@ -1,4 +1,7 @@
-/* tests/bench/test_run_pipeline.c - which folders a figure may have for its pipelines. */
+/*
+ * tests/bench/test_run_pipeline.c - which folders a figure may have for its pipelines, and how they
+ * are started.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/bench/played_program.h"
 #include "tools/bench/run_pipeline.h"
 
 /* What a process that prepares a folder in `parent` says; its exit code. */
@@ -52,10 +56,31 @@ static void test_a_folder_whose_name_the_shell_would_split_is_refused(void **unu
     assert_int_equal(rmdir(folder), 0);
 }
 
+static void test_a_model_may_have_a_space_in_its_path(void **unused)
+{
+    char folder[] = "/tmp/hill-run-pipeline-XXXXXX", was[4096], said[64] = "";
+    (void)unused;
+    assert_non_null(getcwd(was, sizeof was));
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(chdir(folder), 0);
+    assert_int_equal(mkdir("scripts", 0700), 0);
+    put_program("scripts", "hillinfer", "#!/bin/sh\n[ \"$1\" != up ] || echo \"$4\" >said\n");
+    assert_true(pipeline_try_start("/my models/a.gguf", ""));
+    pipeline_stop();
+    FILE *f = fopen("said", "r");
+    assert_non_null(f);
+    assert_non_null(fgets(said, sizeof said, f));
+    fclose(f);
+    assert_string_equal(said, "/my models/a.gguf\n");
+    assert_int_equal(unlink("said") || unlink("scripts/hillinfer") || rmdir("scripts"), 0);
+    assert_int_equal(chdir(was) || rmdir(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_folder_whose_name_the_shell_would_split_is_refused),
+        cmocka_unit_test(test_a_model_may_have_a_space_in_its_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,7 +219,6 @@ static void test_serves_epoch_after_epoch_and_stops_in_order(void **state)
         serve_one_command(&s, epoch);
         drop_segments(&s);
     }
-    shutdown.graceful = 1;
     message.body_case = HILL__MESSAGE__BODY_SHUTDOWN;
     message.shutdown = &shutdown;
     send_message(&s, &message);

@@ -9,7 +9,6 @@
  * has changed fits its checksum, or where what was written is not there. Who calls it: libFuzzer
  * (tests/fuzz/run). Concurrency: one thread.
  */
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -21,6 +20,7 @@
 #include "base/log.h"
 #include "prefix/chunk_file.h"
 #include "prefix/chunk_keys.h"
+#include "tests/fuzz/memory_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -49,14 +49,6 @@ static void remove_all(void)
     rmdir(folder);
 }
 
-static void write_file(const char *name, const void *bytes, size_t n)
-{
-    int fd = open(path(name), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (fd < 0 || write(fd, bytes, n) != (ssize_t)n)
-        abort();
-    close(fd);
-}
-
 static uint64_t stamp_of(uint32_t slot)
 {
     return 100 + slot;
@@ -79,7 +71,7 @@ static void make_good(void)
     if (!mkdtemp(folder))
         abort();
     atexit(remove_all);
-    write_file("chunks.data", data, sizeof data);
+    write_file(path("chunks.data"), data, sizeof data);
     open_keys(&k);
     if (chunk_keys_choose(&k, heads, &why))
         abort();
@@ -196,7 +188,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         change(&k, data + at, left);
     seal(&k, left, data[0]);
     chunk_keys_close(&k);
-    write_file("chunks.keys", file, left);
+    write_file(path("chunks.keys"), file, left);
     open_keys(&k);
     if (!k.heads && size < 9 && !data[1]) /* nothing was changed */
         abort();

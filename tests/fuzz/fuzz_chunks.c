@@ -7,7 +7,6 @@
  * findings; abort() where a token outside the vocabulary or an empty chunk is handed out. Who calls
  * it: libFuzzer (tests/fuzz/run). Concurrency: one thread.
  */
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +18,7 @@
 
 #include "base/log.h"
 #include "prefix/drive_store.h"
+#include "tests/fuzz/memory_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -38,14 +38,6 @@ static void remove_all(void)
     unlink(path("chunks.index"));
     unlink(path("chunks.data"));
     rmdir(folder);
-}
-
-static void write_file(const char *name, const void *bytes, size_t n)
-{
-    int fd = open(path(name), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (fd < 0 || write(fd, bytes, n) != (ssize_t)n)
-        abort();
-    close(fd);
 }
 
 static void seal(uint8_t *file, size_t size, uint8_t what)
@@ -119,8 +111,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     memcpy(file, data + 1, size - 1);
     seal(file, size - 1, data[0]);
-    write_file("chunks.index", file, size - 1);
-    write_file("chunks.data", some, sizeof some);
+    write_file(path("chunks.index"), file, size - 1);
+    write_file(path("chunks.data"), some, sizeof some);
     free(file);
     int rc = drive_store_open(&s, folder, &terms, cap, &why);
     if (rc == 0)

@@ -9,7 +9,6 @@
  * drives that were read are others once they have been written. Who calls it: libFuzzer
  * (tests/fuzz/run). Concurrency: one thread.
  */
-#include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,6 +23,7 @@
 #include "coordinator/profile.h"
 #include "coordinator/tiers_record.h"
 #include "proto/drive_link.h"
+#include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/session_seed.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -45,14 +45,6 @@ static void remove_all(void)
     for (uint32_t i = 0; i < FILES; i++)
         unlink(path(i));
     rmdir(folder);
-}
-
-static void write_file(const char *name, const void *bytes, size_t n)
-{
-    int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (fd < 0 || write(fd, bytes, n) != (ssize_t)n)
-        abort();
-    close(fd);
 }
 
 static void try_record(const uint8_t *bytes, size_t size, bool seal)

@@ -8,7 +8,6 @@
  * other ones than the first and the one that was added. Who calls it: libFuzzer (tests/fuzz/run).
  * Concurrency: one thread.
  */
-#include <fcntl.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,6 +19,7 @@
 
 #include "base/clock.h"
 #include "coordinator/token_log.h"
+#include "tests/fuzz/memory_file.h"
 #include "tests/fuzz/session_seed.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -32,16 +32,13 @@ static void remove_file(void)
 }
 
 /* A name of its own: a log that is a link is refused. */
-static void write_file(const uint8_t *bytes, size_t size)
+static void write_log(const uint8_t *bytes, size_t size)
 {
     if (!path[0]) {
         snprintf(path, sizeof path, "/dev/shm/hill-fuzz-log-%d", (int)getpid());
         atexit(remove_file);
     }
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, bytes, size) != (ssize_t)size)
-        abort();
-    close(fd);
+    write_file(path, bytes, size);
 }
 
 /* Each record's checksum begins with that of the one before. */
@@ -121,7 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     memcpy(file, data + 1, size - 1);
     seal(file, size - 1, data[0]);
-    write_file(file, size - 1);
+    write_log(file, size - 1);
     free(file);
     if (token_log_open(&log, path, FUZZ_LOG_RUN_ID, TOKEN_LOG_FLUSH_NEVER, &contents, &why) == 0) {
         take_over(log, &contents);

@@ -1,9 +1,10 @@
 /*
- * tests/fuzz/memory_file.h - an input as a file with a path, without a disk: shared by harnesses of
- * what is opened by name. Failure aborts. Concurrency: one thread.
+ * tests/fuzz/memory_file.h - an input as a file with a path: shared by harnesses of what is opened
+ * by name. Failure aborts. Concurrency: one thread.
  */
 #pragma once
 
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,6 +12,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+/* What is opened for writing, or looked at beside others, has a name of its own. */
+static inline void write_file(const char *path, const void *bytes, size_t n)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, bytes, n) != (ssize_t)n)
+        abort();
+    close(fd);
+}
 
 /* The path of a file of these bytes, valid until the next call. */
 static inline const char *memory_file(const void *data, size_t size)

@@ -31,7 +31,13 @@ expect_one_line "trace for no time" 100 "$bin/hillctl" trace "$work/trace.json" 
 expect "no file of a trace that failed" "$(find "$work" -name 'trace.json*')" ""
 
 # --- an idle pipeline: a whole file without spans
+echo mine >"$work/mine"
+ln -s mine "$work/idle.json.part" # as one who knows how the file beside is called might
 "$bin/hillctl" trace "$work/idle.json" --seconds 0.3 --run-dir "$run_dir" 2>"$work/err" || fail "trace of an idle pipeline: $(cat "$work/err")"
+expect "a trace is its owner's alone, under whatever umask" "$(stat -c %a "$work/idle.json")" 600
+expect "a trace follows no link that lies beside it" "$(cat "$work/mine") $(readlink "$work/idle.json.part")" "mine mine"
+rm "$work/idle.json.part"
+expect "nothing stays beside a trace" "$(find "$work" -name 'idle.json*')" "$work/idle.json"
 check "idle: nothing but names" "$work/idle.json" '[.traceEvents[] | select(.ph != "M")] | length == 0'
 mkfifo "$work/pipe"
 expect_one_line "trace into a pipe without a reader" 111 "$bin/hillctl" trace "$work/pipe" --run-dir "$run_dir"

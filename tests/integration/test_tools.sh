@@ -20,6 +20,8 @@ expect_match "doctor: Jinja" "$work/out" "^$jinja +chat templates +Jinja"
 "$hillinfer" doctor --json "${both[@]}" --state-dir "$work/new/state" >"$work/out" || fail "doctor --json"
 expect "doctor --json" "$(jq -r '[.can_run, .checks.programs.level, .checks.opencl.level, (.checks | length > 10)] | join(" ")' "$work/out")" "true ok ok true"
 expect "doctor leaves no file and no folder" "$(ls -d "$state_dir" "$work/new" 2>/dev/null)" ""
+"$hillinfer" doctor --json "${both[@]}" --state-dir "$work/"$'caf\xe9' >"$work/out" || fail "doctor --json of a path that is no UTF-8"
+expect "doctor --json of a path that is no UTF-8" "$(jq '.checks.state_dir.text | contains("/caf\ufffd")' "$work/out")" true
 : >"$work/file"
 "$hillinfer" doctor --run-dir "$run_dir" --state-dir "$work/file/state" >"$work/out"
 expect "doctor without a state folder: exit code" $? 111
@@ -28,14 +30,14 @@ OCL_ICD_VENDORS=$work/none "$hillinfer" doctor "${both[@]}" >"$work/out"
 expect "doctor without an OpenCL device: exit code" $? 111
 expect_match "doctor without an OpenCL device" "$work/out" '^missing +OpenCL devices +no OpenCL device \(no OpenCL platform found.*apt install'
 # a driver that hangs, also one that SIGTERM does not end: here it has one second instead of 15
-mkdir "$work/played" "$work/soon"
-cp "$bin/hillctl" "$work/played/"
+mkdir "$work/it's played" "$work/soon"
+cp "$bin/hillctl" "$work/it's played/"
 # shellcheck disable=SC2016  # what that script expands
 printf '#!/bin/sh\n[ "$1 $2 $3" = "-k 1 15" ] && shift 3\nexec %s -k 1 1 "$@"\n' "$(command -v timeout)" >"$work/soon/timeout"
 for trap in ":" "trap '' TERM"; do
-    printf '#!/bin/sh\n%s\necho "0.0 of a first driver"\nexec sleep 600\n' "$trap" >"$work/played/hill-gpu-worker"
-    chmod +x "$work/soon/timeout" "$work/played/hill-gpu-worker"
-    timeout 60 env PATH="$work/soon:$PATH" "$work/played/hillctl" doctor "${both[@]}" >"$work/out"
+    printf '#!/bin/sh\n%s\necho "0.0 of a first driver"\nexec sleep 600\n' "$trap" >"$work/it's played/hill-gpu-worker"
+    chmod +x "$work/soon/timeout" "$work/it's played/hill-gpu-worker"
+    timeout 60 env PATH="$work/soon:$PATH" "$work/it's played/hillctl" doctor "${both[@]}" >"$work/out"
     expect "doctor with a driver that hangs ($trap): exit code" $? 111
     expect_match "doctor with a driver that hangs ($trap)" "$work/out" '^missing +OpenCL devices +no OpenCL device \(the driver did not answer within 15 s\)'
 done
@@ -100,8 +102,9 @@ for command in "run -p x" "up --detach" "up --http=127.0.0.1:0"; do
 done
 
 # --- a running pipeline: names, log, status, top
-"$bin/hill-mkmodel" -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
-HILL_LOG_LEVEL=info up -m "$work/model.gguf" -c 32768 --budget 512 --beta 0.25 -t 2 || fail "up"
+model=$work/$'caf\xe9.gguf'
+"$bin/hill-mkmodel" -o "$model" 2>/dev/null || fail "mkmodel"
+HILL_LOG_LEVEL=info up -m "$model" -c 32768 --budget 512 --beta 0.25 -t 2 || fail "up"
 head -c 4000 "$text" >"$work/prompt"
 names=$(for pid in $(coordinator_pid) $(worker_pid gpu_worker) $(worker_pid cpu_scorer) $(worker_pid csd_agent); do ps -L -o comm= -p "$pid"; done)
 for name in hill-coord hill-gpu-worker hill-cpu-scorer hill-csd-agent control score/0; do
@@ -116,7 +119,7 @@ echo "a line that is added" >>"$state_dir/hillinfer.log"
 wait_for 60 grep -qxF "a line that is added" "$work/out" || fail "logs -f does not go on"
 kill "$follower" || fail "logs -f has ended by itself"
 wait "$follower"
-expect_one_line "up while up" 100 "$hillinfer" up --detach -m "$work/model.gguf" "${both[@]}"
+expect_one_line "up while up" 100 "$hillinfer" up --detach -m "$model" "${both[@]}"
 expect_match "up while up names the ways on" "$work/err" 'hillinfer status .*hillinfer down .*--run-dir'
 "$hillinfer" top --run-dir "$run_dir" >"$work/out" || fail "top, idle"
 expect_match "top, idle: no request" "$work/out" '^request +none'
@@ -126,6 +129,7 @@ for command in status --help; do
     expect "$command to a full device: exit code and lines" "$? $(grep -c 'writing to stdout failed: No space' "$work/err")" "111 1"
 done
 expect "status: nothing runs" "$("$hillinfer" status --json --run-dir "$run_dir" | jq -c '[.running, .live]')" "[null,null]"
+expect "status --json of a model whose path is no UTF-8" "$("$hillinfer" status --json --run-dir "$run_dir" | jq -r .model)" "$work/caf"$'\xef\xbf\xbd.gguf'
 
 # --- progress: on a terminal only
 ask=(-f "$work/prompt" -n 4 --temp 0 --ignore-eos --run-dir "$run_dir")

@@ -88,6 +88,13 @@ static void lru_worked_by_hand(void **state)
     assert_int_equal(placement_stats(p)->bounced, 0);
     STEP(p, 0); /* down at step 3, up at step 5 */
     assert_int_equal(placement_stats(p)->bounced, 1);
+    /* 3 never went down; its first promotion is given up, so the next one is no bounce either */
+    STEP(p, 3);
+    assert_int_equal(placement_stats(p)->bounced, 1);
+    assert_int_equal(placement_place(p, 3, false), 0);
+    STEP(p, 3);
+    assert_true(placement_is_hot(p, 3));
+    assert_int_equal(placement_stats(p)->bounced, 1);
     placement_destroy(p);
 }
 
@@ -246,6 +253,46 @@ static void paper_promotes_what_breaches_the_top(void **state)
     assert_hot(p, "..H.."
                   ".HHHH");
     assert_int_equal(STEP(p, 8, 9).n_promoted, 0);
+    placement_destroy(p);
+}
+
+static struct placement *make_paper(uint32_t sinks, uint32_t window)
+{
+    struct placement_settings s = placement_defaults();
+    struct placement *p;
+    s.max_tokens = 1000;
+    s.sinks = sinks;
+    s.window = window;
+    s.alpha = 1;
+    s.pin = 0.4;
+    assert_int_equal(placement_create(&p, PLACEMENT_PAPER, &s, NULL), 0);
+    return p;
+}
+
+/* Half of the capacity is pinned; when that grows, so does the pin, over tokens that were in play.
+ */
+static void paper_pins_what_a_grown_capacity_holds(void **state)
+{
+    (void)state;
+    struct placement *p = make_paper(0, 0);
+    append(p, 10, 5);
+    assert_int_equal(STEP(p, 0).demoted[0], 5); /* 8 and 9 are pinned */
+    append(p, 0, 6);
+    STEP(p, 1);
+    assert_hot(p, "HH...."
+                  "HHHH");
+    assert_int_equal(STEP(p, 2).demoted[0], 6);
+    assert_int_equal(STEP(p, 3).n_promoted, 0); /* 7 is pinned now, and never was chosen */
+    placement_destroy(p);
+}
+
+static void paper_pins_no_more_than_fits_beside_the_sinks(void **state)
+{
+    (void)state;
+    struct placement *p = make_paper(8, 1);
+    append(p, 20, 10);
+    append(p, 1, 10);
+    assert_int_equal(placement_hot_tokens(p), 10);
     placement_destroy(p);
 }
 
@@ -425,6 +472,8 @@ int main(void)
         cmocka_unit_test(bkp_forgets_an_old_favourite),
         cmocka_unit_test(bkp_does_not_chase_a_cycle),
         cmocka_unit_test(paper_promotes_what_breaches_the_top),
+        cmocka_unit_test(paper_pins_what_a_grown_capacity_holds),
+        cmocka_unit_test(paper_pins_no_more_than_fits_beside_the_sinks),
         cmocka_unit_test(recency_brings_nothing_up),
         cmocka_unit_test(bkp_spares_a_write),
         cmocka_unit_test(a_rate_limits_promotions),

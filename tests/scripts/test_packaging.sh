@@ -29,6 +29,14 @@ for program in hillctl "hillctl generate" hill-gateway hill-coordinator hill-csd
     # shellcheck disable=SC2086
     expect "$program --help: headings of exit codes" "$("$bin"/$program --help | grep -c '^exit codes')" 1
 done
+expect "pages name no program by a folder of the source" "$(grep -l 'build/bin\|scripts/' "$work"/man1/*.1)" ""
+installs() { # PREFIX: the folders of the pages, of zsh's completion and of what the pages name
+    make -sn install PREFIX="$1" DESTDIR=/image | sed -nE 's#^install -m644 .*(man1/\*.1|_hillinfer|http.md .*) (/[^ ]*)$#\2#p' | tr '\n' ' '
+}
+expect "where Debian looks, of a package" "$(installs /usr)" \
+    "/image/usr/share/doc/hillinfer /image/usr/share/man/man1 /image/usr/share/zsh/vendor-completions "
+expect "where Debian looks, of what is installed by hand" "$(installs /usr/local)" \
+    "/image/usr/local/share/doc/hillinfer /image/usr/local/share/man/man1 /image/usr/local/share/zsh/site-functions "
 if command -v groff >/dev/null; then
     expect "faults that groff finds" "$(groff -man -Tutf8 -ww -z "$work"/man1/*.1 2>&1 | grep -v "can't break line\|cannot adjust line")" ""
 else
@@ -47,8 +55,21 @@ expect "options that only hillinfer has" "$(complete hillinfer up --det) $(compl
     "--detach --http --session-restore --seconds"
 expect "a choice" "$(complete hillinfer up --policy hil)" "hillinfer"
 expect "no word follows an option whose value may be left out" "$(grep -h -- '--http\[\|-l http ' "$work/zsh/_hillinfer" "$work/fish/hillinfer.fish" | grep -c -- ':--http:\| -x')" 0
-touch "$work/model.gguf"
-expect "a file" "$(cd "$work" && complete hillinfer up -m mod)" "model.gguf"
+words_of() { # COMMAND: all that its completion offers
+    complete hillinfer "$1" -- | tr ' ' '\n' | sort
+}
+for command in $(complete hillinfer ""); do # what its help describes, on lines of an option's own
+    missing=$(comm -23 <(scripts/hillinfer "$command" --help | sed -nE 's/^  (-[a-z]+, )?(--[a-z-]+).*/\2/p' | sort -u) <(words_of "$command"))
+    expect "$command: options of its help that completion lacks" "$missing" ""
+done
+expect "the second command of a line of the help" "$(complete hillinfer det)" "detach"
+expect "what only hillinfer takes" "$(complete hillinfer down --run) $(complete hillinfer perf --st) $(complete hillinfer record --session-s)" \
+    "--run-dir --state-dir --session-save"
+expect "a chat starts a pipeline" "$(complete hillinfer chat --hot)" "--hot-mb"
+expect "what is another command's, or no person's" "$(complete hillinfer logs --det)$(complete hillinfer attach --hot)$(complete hillinfer profile --beta)$(
+    complete hillinfer run --after)$(complete hillinfer chat --check)" ""
+expect "a file is left to readline, whatever its name" "$(cd "$work" && complete hillinfer up -m mod) $(
+    bash -c '. "$1/bash/hillinfer"; complete -p hillinfer' - "$work")" " complete -o default -F _hillinfer hillinfer"
 for shell in zsh fish; do
     file=$(echo "$work/$shell"/*)
     expect "$shell: a line for --budget" "$(grep -q -- "budget" "$file" && echo yes)" yes

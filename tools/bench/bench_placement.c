@@ -209,7 +209,7 @@ static void run_model(const char *name, const char *model, uint32_t bytes, uint3
     run_or_fail("head", capture("head -c %u LICENSE >%s/prompt.txt", bytes, pipeline_folder));
     json_t *root =
         json_of(capture("HILL_TEST_COPY_HOT=1 scripts/hillinfer run --run-dir %s/run --state-dir "
-                        "%s/state --json -m %s "
+                        "%s/state --json -m '%s' "
                         "-f %s/prompt.txt -n %u --temp 0 --ignore-eos -t %u -c %u --alpha 0.2 "
                         "--beta 1.5 --log-level error --trace-kv %s --trace-scores",
                         pipeline_folder, pipeline_folder, model, pipeline_folder, n,

@@ -159,7 +159,7 @@ uint32_t pipeline_threads(void)
 bool pipeline_try_start(const char *model, const char *options)
 {
     runs = true; /* also when only a part of it has come up */
-    char *said = capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m %s -t %u "
+    char *said = capture("HILL_RUN_DIR=%s/run scripts/hillinfer up --detach -m '%s' -t %u "
                          "--state-dir %s/state --log-level error %s >&2",
                          folder, model, pipeline_threads(), folder, options);
     free(said);

@@ -100,7 +100,7 @@ static const struct option_program program = {
     .example =
         "hill-eval tasks.jsonl book.txt -m model.gguf --alpha 0.05,0.1 --budget - -o run.jsonl",
     .notes = "A task: {\"task\": NAME, \"prompt\": TEXT, \"answers\": [TEXT, ...]}, a line each; "
-             "see tools/eval/README.md.\n"
+             "see tools/eval/README.md of the source.\n"
              "The same command goes on where an earlier one was stopped.\n",
     .tables = option_tables,
     .n_tables = sizeof option_tables / sizeof option_tables[0],

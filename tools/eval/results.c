@@ -15,6 +15,7 @@
 #include <xxhash.h>
 
 #include "base/grow.h"
+#include "base/json_text.h"
 #include "base/options.h"
 #include "tools/eval/grade.h"
 
@@ -208,8 +209,9 @@ static json_t *make_line(uint64_t key, const struct job *job, const struct answe
                               .n_scored = answer->n_scored};
     snprintf(result->commit, sizeof result->commit, "%s", options_commit());
     json_object_set_new(line, "key", json_string(key_text));
-    json_object_set_new(line, job->item->is_text ? "text" : "task", json_string(job->item->group));
-    json_object_set_new(line, "item", json_string(job->item->place));
+    json_object_set_new(line, job->item->is_text ? "text" : "task",
+                        json_text(job->item->group, strlen(job->item->group)));
+    json_object_set_new(line, "item", json_text(job->item->place, strlen(job->item->place)));
     describe_setting(line, job->setting);
     if (job->item->is_choice) {
         json_object_set_new(line, "choice", json_integer(job->item->choice));
@@ -224,7 +226,7 @@ static json_t *make_line(uint64_t key, const struct job *job, const struct answe
             grade_answer(job->item, answer->text ? answer->text : "", answer->text_bytes);
         json_object_set_new(line, "right", json_boolean(result->right));
         json_object_set_new(line, "answer",
-                            json_stringn(answer->text ? answer->text : "", answer->text_bytes));
+                            json_text(answer->text ? answer->text : "", answer->text_bytes));
     }
     json_object_set_new(line, "selected", json_integer(answer->selected));
     json_object_set_new(line, "prompt_tokens", json_integer(answer->prompt_tokens));

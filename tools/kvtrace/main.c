@@ -34,9 +34,10 @@ static const struct option_spec specs[] = {
            .max = KV_MAX_TOKENS, .unset_help = "the budget of the trace's whole context"),
     OPTION("layer", INTEGER, "N", "that layer alone", .max = KV_MAX_LAYERS - 1,
            .unset_help = "all"),
-    OPTION("alpha", REAL, "SHARE", "bkp: the tokens with the highest counts that are not demoted",
+    OPTION("alpha", REAL, "SHARE",
+           "bkp, paper: the share with the highest counts, which is not demoted for a promotion",
            .min_open = true, .max = 1, .unset_help = "the trace's"),
-    OPTION("pin", REAL, "SHARE", "bkp: the newest tokens that are locked hot", .max = 1,
+    OPTION("pin", REAL, "SHARE", "bkp, paper: the newest share, which is locked hot", .max = 1,
            .unset_help = "alpha"),
     OPTION("rate", INTEGER, "N", "promotions per step and layer, of every placement", .min = 1,
            .max = KV_MAX_TOKENS,
@@ -70,7 +71,8 @@ static const struct option_program program = {
     .notes =
         "Hits count selected entries that were not forced (sinks, window). A placement hears only\n"
         "of what the GPU lacked, as the live scorer's does. belady knows the future: no placement\n"
-        "that brings up only what the GPU has just lacked has more hits.\n",
+        "that brings up only what the GPU has just lacked has more hits. Bounces are\n"
+        "promotions of tokens that went down at most 16 queries of their layer before.\n",
     .tables = &table,
     .n_tables = 1,
     .positional_max = FILES_MAX,

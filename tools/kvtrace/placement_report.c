@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/json_text.h"
+
 int report_parse_placements(struct report *report, const char *text, struct hill_why *why)
 {
     bool all = strcmp(text, "all") == 0;
@@ -124,18 +126,17 @@ static json_t *placement_json(const struct trace_replay_result *r, uint64_t entr
 json_t *report_json(const struct report *report)
 {
     const struct trace_settings *t = trace_file_settings(report->file);
-    const char *tail = trace_file_tail(report->file);
+    const char *path = trace_file_path(report->file), *tail = trace_file_tail(report->file);
     uint64_t entry = kv_entry_bytes(&t->geometry);
     json_t *placements = json_object();
     for (unsigned kind = 0; kind < PLACEMENT_COUNT; kind++)
         if (report->wanted[kind])
             json_object_set_new(placements, placement_name((enum placement_kind)kind),
                                 placement_json(&report->results[kind], entry));
-    return json_pack("{s:s%, s:s%, s:I, s:I, s:f, s:I, s:b, s:{s:I, s:I, s:I}, s:o}", "file",
-                     trace_file_path(report->file), strlen(trace_file_path(report->file)), "model",
-                     t->model, strlen(t->model), "records",
-                     (json_int_t)trace_file_count(report->file), "entry_bytes", (json_int_t)entry,
-                     "hot_share", report->settings.hot, "gpu_slots",
+    return json_pack("{s:o, s:o, s:I, s:I, s:f, s:I, s:b, s:{s:I, s:I, s:I}, s:o}", "file",
+                     json_text(path, strlen(path)), "model", json_text(t->model, strlen(t->model)),
+                     "records", (json_int_t)trace_file_count(report->file), "entry_bytes",
+                     (json_int_t)entry, "hot_share", report->settings.hot, "gpu_slots",
                      (json_int_t)report->settings.gpu_slots, "cut_short", tail != NULL, "recorded",
                      "gpu", (json_int_t)report->gpu, "hot", (json_int_t)report->hot, "cold",
                      (json_int_t)report->cold, "placements", placements);

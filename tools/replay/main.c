@@ -33,7 +33,7 @@ static const struct option_program program = {
     .summary = "Runs one worker alone, at full speed, driven by a recording of the rings; its\n"
                "output must be the recorded one. URL: of an empty pool, for csd_agent.",
     .example = "hill-replay decode.rec cpu_scorer",
-    .notes = "`scripts/hillinfer record` makes recordings; `scripts/hillinfer replay` calls this.",
+    .notes = "`hillinfer record` makes recordings; `hillinfer replay` calls this.",
     .exit_codes = "  0    as recorded\n"
                   "  1    damaged recording, or the worker does otherwise\n"
                   "  100  wrong use; no such FILE\n"

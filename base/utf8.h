@@ -1,5 +1,5 @@
 /*
- * model/utf8.h - the little of UTF-8 that tokenizers need. Internal to model/.
+ * base/utf8.h - the little of UTF-8 that is needed here.
  * Concurrency: stateless. Failure: invalid input is an answer (0, false), never an error.
  */
 #pragma once

@@ -1,5 +1,5 @@
-/* model/utf8.c - see utf8.h. Byte ranges: the Unicode standard, table 3-7. */
-#include "model/utf8.h"
+/* base/utf8.c - see utf8.h. Byte ranges: the Unicode standard, table 3-7. */
+#include "base/utf8.h"
 
 uint32_t utf8_announced(uint8_t lead)
 {
