@@ -207,7 +207,8 @@ static void begin_readers(struct job *job, const struct text_buffer *begun)
     const struct chat_prompt *prompt = &job->render->prompt;
     const struct order *o = &job->order;
     struct generation *gen = &job->generation;
-    if (o->split_reasoning && !o->json && !begun->length)
+    gen->thoughts.verbatim = !o->split_reasoning;
+    if (!o->json && !begun->length)
         reasoning_begin(&gen->thoughts, reasoning_opened(prompt->pieces, prompt->n_pieces),
                         o->begun, o->begun_bytes);
     calls_feed(&gen->reader, begun->length ? begun->bytes : "", begun->length, &gen->parts.text,
@@ -303,11 +304,12 @@ static void read_parts(struct job *job, bool last)
 {
     struct generation *gen = &job->generation;
     struct answer_parts *parts = &gen->parts;
+    /* a call within a thought is none, also where the thought is a part of the text */
+    struct text_buffer *thought = job->order.split_reasoning ? &parts->reasoning : &parts->text;
     logprobs_sure(&gen->logprobs, gen->sure.length);
-    reasoning_feed(&gen->thoughts, gen->sure.bytes, gen->sure.length, &parts->reasoning,
-                   &gen->said);
+    reasoning_feed(&gen->thoughts, gen->sure.bytes, gen->sure.length, thought, &gen->said);
     if (last)
-        reasoning_flush(&gen->thoughts, &parts->reasoning, &gen->said);
+        reasoning_flush(&gen->thoughts, thought, &gen->said);
     if (gen->said.length)
         calls_feed(&gen->reader, gen->said.bytes, gen->said.length, &parts->text, &parts->calls,
                    job->order.stream);

@@ -304,6 +304,8 @@ ask POST /v1/chat/completions "$(jq -c --arg call "$call" '.messages[1, 3, 5, 7]
 answered "a call behind it" 200 '.choices[0] | "\(.finish_reason)|\(.message.reasoning_content)|\(.message.content)|\(.message.tool_calls[0].function.arguments)"' 'tool_calls|I add.|null|{"a":1}'
 ask POST /v1/chat/completions "$(jq -c --arg call "$call" '.messages[1, 3, 5, 7].content = "<think>\nI add: " + $call + "|"' <<<"$thinks_of_tools")"
 answered "a call within it is none" 200 '.choices[0] | "\(.finish_reason)|\(.message.reasoning_content)|\(.message.content)|\(.message.tool_calls)"' "stop|I add: $call||null"
+ask POST /v1/chat/completions "$(jq -c --arg call "$call" '.reasoning_format = "none" | .messages[1, 3, 5, 7].content = "<think>\nI add: " + $call + "|"' <<<"$thinks_of_tools")"
+answered "also where the text has it" 200 '.choices[0] | "\(.finish_reason)|\(.message.content)|\(.message.tool_calls)"' $'stop|<think>\nI add: '"$call|null"
 ask POST /v1/completions "$(jq -c '.prompt = "a <think>b</think> c, a" | .reasoning_format = "auto"' <<<"$body")"
 answered "a completion is its text" 200 '.choices[0] | .text | startswith(" <think>b</think> c")' true
 ask POST /v1/chat/completions "$(jq -c '.reasoning_format = "deepseek-legacy"' <<<"$thinks")"
