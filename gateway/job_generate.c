@@ -227,9 +227,10 @@ void generate_rendered(struct job *job)
         job_fail(job, HILL_E_NOMEM, "out of memory for the prompt");
     } else {
         memcpy(pieces, prompt->pieces, prompt->n_pieces * sizeof *pieces);
+        /* as what a template renders of an assistant */
         pieces[prompt->n_pieces] =
-            begun.length ? (struct prompt_piece){begun.bytes, begun.length, PROMPT_TEXT}
-                         : (struct prompt_piece){o->begun, o->begun_bytes, PROMPT_LITERAL};
+            (struct prompt_piece){begun.length ? begun.bytes : o->begun,
+                                  begun.length ? begun.length : o->begun_bytes, PROMPT_TEXT};
         if (!o->prompt_only)
             begin_readers(job, &begun);
         send_order(job, pieces, prompt->n_pieces + (begun.length || o->begun_bytes ? 1 : 0),
