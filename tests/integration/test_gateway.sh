@@ -459,6 +459,17 @@ else
     seen "an edited question is asked again" 'chat.turns.length === 6 && chat.turns[4].text.endsWith(" four") && chat.turns[5].text'
     browser_eval '$("new").click()' >/dev/null
     seen "a new chat leaves the answer so far" '!running && !chat.turns.length && store.get("chats", [])[0].turns[5]?.note === "Stopped."'
+    browser_eval '$("say").value = "x".repeat(17000); attach({name: "a.txt", text: "y"}); say()' >/dev/null
+    seen "a question for which there is no room" '!running && chat.turns[1]?.error?.startsWith("There is no room for more. ")'
+    seen "it is noted, and back in the input with its file" 'chat.turns[0].note === "Not answered." && $("say").value.length === 17000 && attached?.name === "a.txt"'
+    browser_eval '$("new").click()' >/dev/null
+    seen "but in no other chat's" '!$("say").value && !attached && !chat.turns.length'
+    browser_eval 'show_chat(chats[0])' >/dev/null
+    seen "it waits in its own" '$("say").value.length === 17000 && attached?.name === "a.txt"'
+    browser_eval 'fill_input("", null)
+        for (let i = 0; i < 101; i++) { chat = {id: new_id(), turns: [{role: "user", text: "q"}, {role: "assistant", text: "a"}]}; keep(); }
+        new_chat()' >/dev/null
+    seen "more than 100 chats stay" '!chat.turns.length && store.get("chats", []).length > 101'
     browser_eval 'for (const [name, value] of [["max_tokens", 80], ["alpha", 1]]) { $(name).value = value; $(name).dispatchEvent(new Event("change")); }
         chat.turns.push({role: "user", text: "Say it."}, {role: "assistant", text: "\n<think>\nA key, I say.\n</think>\n\nThe key is 7302941, no other."})' >/dev/null
     say "Say it."
