@@ -228,10 +228,15 @@ static char *make_request(const char *text, uint64_t bytes,
     json_t *list = json_array();
     bool whole = true;
     for (unsigned i = 0; i < count; i++) {
-        json_t *content = json_stringn(messages[i].text, messages[i].bytes);
+        const struct chat_message *m = &messages[i];
+        json_t *content = json_stringn(m->text, m->bytes);
         whole = whole && content; /* NULL: no UTF-8 */
-        json_array_append_new(list, json_pack("{s:s, s:o}", "role", role_names[messages[i].role],
-                                              "content", content ? content : json_null()));
+        json_t *message = json_pack("{s:s, s:o}", "role", role_names[m->role], "content",
+                                    content ? content : json_null());
+        if (m->thought_bytes)
+            json_object_set_new(message, "reasoning_content",
+                                json_stringn(m->thought, m->thought_bytes));
+        json_array_append_new(list, message);
     }
     json_t *template = json_stringn(text, bytes);
     json_t *object =

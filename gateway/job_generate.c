@@ -207,7 +207,8 @@ static void begin_readers(struct job *job, const struct text_buffer *begun)
     const struct chat_prompt *prompt = &job->render->prompt;
     const struct order *o = &job->order;
     struct generation *gen = &job->generation;
-    if (o->split_reasoning && !o->json && !begun->length)
+    gen->thoughts.verbatim = !o->split_reasoning;
+    if (!o->json && !begun->length)
         reasoning_begin(&gen->thoughts, reasoning_opened(prompt->pieces, prompt->n_pieces),
                         o->begun, o->begun_bytes);
     calls_feed(&gen->reader, begun->length ? begun->bytes : "", begun->length, &gen->parts.text,
@@ -226,9 +227,10 @@ void generate_rendered(struct job *job)
         job_fail(job, HILL_E_NOMEM, "out of memory for the prompt");
     } else {
         memcpy(pieces, prompt->pieces, prompt->n_pieces * sizeof *pieces);
+        /* as what a template renders of an assistant */
         pieces[prompt->n_pieces] =
-            begun.length ? (struct prompt_piece){begun.bytes, begun.length, PROMPT_TEXT}
-                         : (struct prompt_piece){o->begun, o->begun_bytes, PROMPT_LITERAL};
+            (struct prompt_piece){begun.length ? begun.bytes : o->begun,
+                                  begun.length ? begun.length : o->begun_bytes, PROMPT_TEXT};
         if (!o->prompt_only)
             begin_readers(job, &begun);
         send_order(job, pieces, prompt->n_pieces + (begun.length || o->begun_bytes ? 1 : 0),
@@ -303,11 +305,12 @@ static void read_parts(struct job *job, bool last)
 {
     struct generation *gen = &job->generation;
     struct answer_parts *parts = &gen->parts;
+    /* a call within a thought is none, also where the thought is a part of the text */
+    struct text_buffer *thought = job->order.split_reasoning ? &parts->reasoning : &parts->text;
     logprobs_sure(&gen->logprobs, gen->sure.length);
-    reasoning_feed(&gen->thoughts, gen->sure.bytes, gen->sure.length, &parts->reasoning,
-                   &gen->said);
+    reasoning_feed(&gen->thoughts, gen->sure.bytes, gen->sure.length, thought, &gen->said);
     if (last)
-        reasoning_flush(&gen->thoughts, &parts->reasoning, &gen->said);
+        reasoning_flush(&gen->thoughts, thought, &gen->said);
     if (gen->said.length)
         calls_feed(&gen->reader, gen->said.bytes, gen->said.length, &parts->text, &parts->calls,
                    job->order.stream);

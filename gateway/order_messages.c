@@ -136,7 +136,12 @@ int order_read_messages(struct order *order, const json_t *list, struct api_erro
             return refuse(error, i, "", "is no object");
         if (read_role(&out->role, message, i, error) || check_fields(message, i, error))
             return -1;
-        const json_t *calls = json_object_get(message, "tool_calls");
+        const json_t *calls = json_object_get(message, "tool_calls"),
+                     *thought = json_object_get(message, "reasoning_content");
+        if (out->role == CHAT_ASSISTANT) {
+            out->thought = json_string_value(thought);
+            out->thought_bytes = json_string_length(thought);
+        }
         if (json_array_size(calls)) {
             if (out->role != CHAT_ASSISTANT)
                 return refuse(error, i, "tool_calls", "are an assistant's alone");

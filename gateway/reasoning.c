@@ -52,8 +52,16 @@ void reasoning_begin(struct reasoning_reader *r, const struct reasoning_tags *op
     text_finish(&ignored);
 }
 
+/* The first bytes are no reasoning but stand around it: a tag, white space. */
+static void take_around(struct reasoning_reader *r, size_t n, struct text_buffer *reasoning)
+{
+    if (r->verbatim)
+        text_add(reasoning, r->held.bytes, n);
+    text_drop(&r->held, n);
+}
+
 /* false: more has to come first. */
-static bool take_begin(struct reasoning_reader *r)
+static bool take_begin(struct reasoning_reader *r, struct text_buffer *reasoning)
 {
     size_t at = space_left(r->held.bytes, r->held.length), n = r->held.length - at;
     for (unsigned i = 0; i < REASONING_TAGS; i++) {
@@ -64,7 +72,7 @@ static bool take_begin(struct reasoning_reader *r)
             continue;
         if (n < tag)
             return false;
-        text_drop(&r->held, at + tag);
+        take_around(r, at + tag, reasoning);
         r->tags = tags;
         break;
     }
@@ -78,14 +86,16 @@ static bool take_inside(struct reasoning_reader *r, struct text_buffer *reasonin
     const char *tag = r->tags->end;
     size_t tag_bytes = strlen(tag);
     if (!r->began)
-        text_drop(&r->held, space_left(r->held.bytes, r->held.length));
+        take_around(r, space_left(r->held.bytes, r->held.length), reasoning);
     const char *found = memmem(r->held.bytes, r->held.length, tag, tag_bytes);
     size_t end = found ? (size_t)(found - r->held.bytes)
                        : r->held.length - text_begun(&r->held, tag, tag_bytes),
            sure = without_space(r->held.bytes, end);
     text_add(reasoning, r->held.bytes, sure);
     r->began |= sure > 0;
-    text_drop(&r->held, found ? end + tag_bytes : sure);
+    text_drop(&r->held, sure);
+    if (found)
+        take_around(r, end - sure + tag_bytes, reasoning);
     if (found)
         r->state = REASONING_BEHIND;
     return found != NULL;
@@ -98,11 +108,11 @@ static bool take(struct reasoning_reader *r, struct text_buffer *reasoning,
     switch (r->state) {
     case REASONING_BEGIN:
     case REASONING_OPENED:
-        return take_begin(r);
+        return take_begin(r, reasoning);
     case REASONING_INSIDE:
         return take_inside(r, reasoning);
     case REASONING_BEHIND:
-        text_drop(&r->held, space_left(r->held.bytes, r->held.length));
+        take_around(r, space_left(r->held.bytes, r->held.length), reasoning);
         r->state = r->held.length ? REASONING_OVER : REASONING_BEHIND;
         return r->held.length > 0;
     default:
@@ -125,8 +135,9 @@ void reasoning_flush(struct reasoning_reader *r, struct text_buffer *reasoning,
                      struct text_buffer *text)
 {
     bool inside = r->state == REASONING_INSIDE || r->state == REASONING_OPENED;
-    size_t at = inside && !r->began ? space_left(r->held.bytes, r->held.length) : 0,
-           n = inside ? without_space(r->held.bytes, r->held.length) : r->held.length;
+    size_t at = inside && !r->began && !r->verbatim ? space_left(r->held.bytes, r->held.length) : 0,
+           n = inside && !r->verbatim ? without_space(r->held.bytes, r->held.length)
+                                      : r->held.length;
     if (n > at)
         text_add(inside ? reasoning : text, r->held.bytes + at, n - at);
     r->held.length = 0;

@@ -4,8 +4,9 @@
  * What: text goes in as it comes; what stands between <think> and </think>, or [THINK] and [/THINK]
  * (model/tokenizer.h: reasoning_tags), at the beginning of an answer comes out as reasoning, all
  * else as text. White space around the reasoning and before the text behind it is left out; an
- * answer without reasoning stays as it is. How the answer was cut into pieces makes no difference,
- * but a tag is not seen where an answer begins in its middle.
+ * answer without reasoning stays as it is. A verbatim reader leaves nothing out: reasoning comes
+ * with its tags and all white space. How the answer was cut into pieces makes no difference, but a
+ * tag is not seen where an answer begins in its middle.
  * Pure. Who calls it: job_generate.c. Concurrency: one thread per reader. Failure: a failed
  * allocation shows in text->failed.
  */
@@ -26,6 +27,7 @@ struct reasoning_reader {
     enum reasoning_state state;
     const struct reasoning_tags *tags; /* of the reasoning that is open */
     bool began;                        /* some reasoning has come out */
+    bool verbatim;                     /* set before reasoning_begin: nothing is left out */
     struct text_buffer held;           /* white space, and what may be a part of a tag */
 };
 

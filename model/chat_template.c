@@ -286,7 +286,6 @@ static void add_thought(struct builder *b, const char *text, const char *end)
 {
     while (end > text && end[-1] == '\n')
         end--;
-    text = after_last(text, end, "<think>");
     while (text < end && *text == '\n')
         text++;
     if (text == end)
@@ -301,15 +300,19 @@ static void add_answer(struct builder *b, const struct chat_format *format,
                        const struct chat_message *m, bool in_round)
 {
     static const char mark[] = "</think>";
+    const bool round = format->thought == CHAT_THOUGHT_ROUND, apart = round && m->thought_bytes;
     const char *text = m->text, *end = m->text + m->bytes,
-               *found = format->thought == CHAT_THOUGHT_KEPT
+               *found = format->thought == CHAT_THOUGHT_KEPT || apart
                             ? NULL
                             : memmem(text, m->bytes, mark, sizeof mark - 1);
-    if (found && format->thought == CHAT_THOUGHT_ROUND && in_round)
-        add_thought(b, text, found);
+    if (apart && in_round)
+        add_thought(b, m->thought, m->thought + m->thought_bytes);
+    else if (found && round && in_round)
+        add_thought(b, after_last(text, found, "<think>"), found);
     if (found)
         text = after_last(text, end, mark);
-    while (found && format->thought != CHAT_THOUGHT_CUT && text < end && *text == '\n')
+    while ((found || (apart && in_round)) && format->thought != CHAT_THOUGHT_CUT && text < end &&
+           *text == '\n')
         text++;
     add_content(b, text, (uint64_t)(end - text), format->strip_answer, PROMPT_TEXT);
     if (m->added && text < end)

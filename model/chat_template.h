@@ -38,6 +38,8 @@ struct chat_message {
                                    NULL: nothing. added, of an answer: its calls, below what is
                                    left of the text */
     uint64_t before_bytes, added_bytes;
+    const char *thought; /* of an answer: its reasoning, where that came apart from the text */
+    uint64_t thought_bytes;
     bool tools; /* of the first message: there are tools, of which Llama 3.1's head tells */
 };
 

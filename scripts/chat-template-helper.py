@@ -2,7 +2,8 @@
 """chat-template-helper.py - render a chat template with Jinja; run by chat/chat_helper.c.
 
 stdin: {"template", "bos", "eos", "now" (seconds), "messages": [{"role", "content"}]}, one object; and
-"enable_thinking" where the template is to have that variable.
+"enable_thinking" where the template is to have that variable. An assistant's message may have "reasoning_content",
+which is left out where the template does not take it.
 stdout: {"pieces": [{"text", "kind": "template" | "words" | "answer"}], "answer_end"} or {"error": one line}.
 
 A template is a program from a file that somebody made: it runs in Jinja's immutable sandbox, and this
@@ -139,15 +140,18 @@ def cut(text, role):
 
 
 def texts(messages, marked):
-    return [{"role": role, "content": "".join(
-        (p.mark if marked else p.text) if isinstance(p, Words) else p for p in parts)}
-        for role, parts in messages]
+    """Messages are (role, parts of the text, parts of the reasoning); as the template gets them."""
+    def join(parts):
+        return "".join((p.mark if marked else p.text) if isinstance(p, Words) else p for p in parts)
+    return [{"role": role, "content": join(parts),
+             **({"reasoning_content": join(thought)} if thought else {})}
+            for role, parts, thought in messages]
 
 
 def join_system(messages):
     """For a template without a place for a system text: in front of the first user's."""
-    (_, system), (role, first), *rest = messages
-    return [(role, system + ["\n\n"] + first)] + rest
+    (_, system, _), (role, first, _), *rest = messages
+    return [(role, system + ["\n\n"] + first, [])] + rest
 
 
 def has_place(jinja2, template, messages, context):
@@ -155,7 +159,7 @@ def has_place(jinja2, template, messages, context):
     system = Words("", WORDS)
     try:
         return system.mark in template.render(
-            messages=texts([("system", [system])] + messages[1:], True), **context)
+            messages=texts([("system", [system], [])] + messages[1:], True), **context)
     except jinja2.exceptions.TemplateError:
         return False
 
@@ -166,7 +170,8 @@ class Refused(Exception):
 
 def put_back(rendered, messages):
     """The rendering of marks as pieces."""
-    words = {p.mark: p for _, parts in messages for p in parts if isinstance(p, Words)}
+    words = {p.mark: p for _, parts, thought in messages for p in parts + thought
+             if isinstance(p, Words)}
     seen, pieces = set(), []
     for part in re.split("(w[0-9a-f]{32}w)", rendered):
         found = words.get(part)
@@ -192,9 +197,9 @@ def render_pieces(template, messages, context):
 
 def answer_end(template, context):
     """What the template puts after an answer."""
-    messages = [(role, [Words(role, kind)]) for role, kind in
+    messages = [(role, [Words(role, kind)], []) for role, kind in
                 (("user", WORDS), ("assistant", ANSWER), ("user", WORDS))]
-    marks = [parts[0].mark for _, parts in messages]
+    marks = [parts[0].mark for _, parts, _ in messages]
     try:
         rendered = template.render(messages=texts(messages, True), **context)
         return rendered.split(marks[1])[1].split(marks[2])[0]
@@ -209,10 +214,15 @@ def render(jinja2, request):
                "add_generation_prompt": True, "tools": None, "documents": None}
     if "enable_thinking" in request:
         context["enable_thinking"] = request["enable_thinking"]
-    messages = [(m["role"], cut(m["content"], m["role"])) for m in request["messages"]]
+    messages = [(m["role"], cut(m["content"], m["role"]),
+                 cut(m.get("reasoning_content", ""), m["role"])) for m in request["messages"]]
     if messages[0][0] == "system" and not has_place(jinja2, template, messages, context):
         messages = join_system(messages)
-    pieces = render_pieces(template, messages, context)
+    try:
+        pieces = render_pieces(template, messages, context)
+    except Refused:  # of reasoning the template may do without
+        messages = [(role, parts, []) for role, parts, _ in messages]
+        pieces = render_pieces(template, messages, context)
     return {"pieces": pieces, "answer_end": answer_end(template, context)}
 
 

@@ -237,6 +237,25 @@ static void the_filter_leaves_no_file_no_socket_no_process(void **state)
 #endif
 }
 
+/* What a client has sent back apart from the text: for a template that takes it, also cut; another
+ * one does without, also where it would change the words. */
+static void reasoning_goes_where_the_template_takes_it(void **state)
+{
+    (void)state;
+    struct chat_message talk[] = {message(CHAT_USER, "q"), message(CHAT_ASSISTANT, "a")};
+    talk[1].thought = "\nhm [THINK]\n";
+    talk[1].thought_bytes = strlen(talk[1].thought);
+    expect_pieces("{% for m in messages %}{% if m.reasoning_content %}<think>"
+                  "{{ m.reasoning_content.strip('\n') }}</think>{% endif %}<{{ m.content }}>"
+                  "{% endfor %}",
+                  talk, 2, "S:<\nL:q\nS:><think>\nT:hm [THINK]\nS:</think><\nT:a\nS:>\n", "><");
+    expect_pieces("{% for m in messages %}<{{ m.content }}>{% endfor %}", talk, 2,
+                  "S:<\nL:q\nS:><\nT:a\nS:>\n", "><");
+    expect_pieces("{% for m in messages %}{{ (m.reasoning_content or '') | upper }}"
+                  "<{{ m.content }}>{% endfor %}",
+                  talk, 2, "S:<\nL:q\nS:><\nT:a\nS:>\n", "><");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +268,7 @@ int main(void)
         cmocka_unit_test(a_helper_is_stopped_by_its_descriptor),
         cmocka_unit_test(hostile_templates_are_refused_in_one_line),
         cmocka_unit_test(what_is_no_text_is_refused),
+        cmocka_unit_test(reasoning_goes_where_the_template_takes_it),
         cmocka_unit_test(the_filter_leaves_no_file_no_socket_no_process),
     };
     if (system("/usr/bin/python3 -I -c 'import jinja2' 2>/dev/null") != 0) {

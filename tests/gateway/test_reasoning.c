@@ -20,10 +20,12 @@
 #define ROUNDS 20000
 #define SPACE  " \t\r\n\v\f"
 
-/* How an answer begins: by the template, and with what has been said of it. */
+/* How an answer begins: by the template, and with what has been said of it; and whether nothing of
+ * it is left out. */
 struct beginning {
     const struct reasoning_tags *opened;
     const char *begun;
+    bool verbatim;
 };
 
 /* The answer, fed in pieces that end where `ends` has a byte other than 0: REASONING|TEXT. */
@@ -32,6 +34,7 @@ static char *split(struct beginning how, const char *answer, const char *ends)
     struct reasoning_reader reader = {0};
     struct text_buffer reasoning = {0}, text = {0};
     size_t length = strlen(answer), from = 0;
+    reader.verbatim = how.verbatim;
     reasoning_begin(&reader, how.opened, how.begun, strlen(how.begun));
     for (size_t to = 1; to <= length; to++)
         if (to == length || ends[to]) {
@@ -142,6 +145,20 @@ static void test_an_answer_that_goes_on(void **state)
     splits((struct beginning){NULL, "<think>One</think> T"}, " wo.", "| wo.");
     splits((struct beginning){opened.opened, "One"}, " more</think>Two.", " more|Two.");
     splits((struct beginning){opened.opened, "One</think>Two"}, " three", "| three");
+}
+
+/* For a client that wants both as one text, and calls behind the reasoning alone. */
+static void test_nothing_is_left_out(void **state)
+{
+    (void)state;
+    const struct beginning as_it_came = {NULL, "", true}, within = {&reasoning_tags[0], "", true};
+    splits(as_it_came, " <think>\n One \n</think>\n\n Two.\n",
+           " <think>\n One \n</think>\n\n |Two.\n");
+    splits(as_it_came, "<think> a </thi \n", "<think> a </thi \n|");
+    splits(as_it_came, " Two.\n ", "| Two.\n ");
+    splits(as_it_came, "[THINK] [/THINK]", "[THINK] [/THINK]|");
+    splits(within, "\n One </think>Two", "\n One </think>|Two");
+    splits(within, " \n", " \n|");
 }
 
 static void test_a_reader_that_was_not_begun(void **state)
@@ -271,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_a_template_that_begins_with_one),
         cmocka_unit_test(test_the_tags_of_mistral),
         cmocka_unit_test(test_an_answer_that_goes_on),
+        cmocka_unit_test(test_nothing_is_left_out),
         cmocka_unit_test(test_a_reader_that_was_not_begun),
         cmocka_unit_test(test_nothing_waits_longer_than_it_must),
         cmocka_unit_test(test_as_a_search_of_the_whole_text),

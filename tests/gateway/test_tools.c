@@ -163,6 +163,28 @@ static void test_qwen3(void **state)
     free(prompt);
 }
 
+/* Reasoning that came apart from the text, as clients send it back: kept where Qwen3's template
+ * keeps it, after the last user's text, and left out elsewhere and by other templates. */
+static void test_reasoning_that_is_sent_back(void **state)
+{
+    (void)state;
+#define APART "\"reasoning_content\":\"\\nhm [THINK]\\n\""
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"0?\",\"reasoning_content\":\"no\"},"
+        "{\"role\":\"assistant\",\"content\":\"0\"," APART "},"
+        "{\"role\":\"user\",\"content\":\"1\"},{\"role\":\"assistant\",\"content\":\"\\n\\nI "
+        "add.\"," APART ",\"tool_calls\":[{\"function\":{\"name\":\"add\",\"arguments\":\"{}\"}}]},"
+        "{\"role\":\"tool\",\"content\":\"3\"}]}";
+#define UP_TO_CALL                                                                                 \
+    "<|im_start|>user\n0?<|im_end|>\n<|im_start|>assistant\n0<|im_end|>\n<|im_start|>user\n1"      \
+    "<|im_end|>\n<|im_start|>assistant\n"
+#define FROM_CALL                                                                                  \
+    "I add.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call><|im_end|>\n"        \
+    "<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    told(body, "chatml-6", UP_TO_CALL "<think>\nhm [THINK]\n</think>\n\n" FROM_CALL);
+    told(body, "chatml-1", UP_TO_CALL "\n\n" FROM_CALL);
+}
+
 #define LLAMA_TOOLS                                                                                \
     "Given the following functions, please respond with a JSON for a function call with its "      \
     "proper arguments that best answers the given prompt.\n\nRespond in the format {\"name\": "    \
@@ -350,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_qwen),
         cmocka_unit_test(test_calls_come_back),
         cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_reasoning_that_is_sent_back),
         cmocka_unit_test(test_llama),
         cmocka_unit_test(test_llama_with_a_date),
         cmocka_unit_test(test_what_is_refused),

@@ -304,6 +304,8 @@ ask POST /v1/chat/completions "$(jq -c --arg call "$call" '.messages[1, 3, 5, 7]
 answered "a call behind it" 200 '.choices[0] | "\(.finish_reason)|\(.message.reasoning_content)|\(.message.content)|\(.message.tool_calls[0].function.arguments)"' 'tool_calls|I add.|null|{"a":1}'
 ask POST /v1/chat/completions "$(jq -c --arg call "$call" '.messages[1, 3, 5, 7].content = "<think>\nI add: " + $call + "|"' <<<"$thinks_of_tools")"
 answered "a call within it is none" 200 '.choices[0] | "\(.finish_reason)|\(.message.reasoning_content)|\(.message.content)|\(.message.tool_calls)"' "stop|I add: $call||null"
+ask POST /v1/chat/completions "$(jq -c --arg call "$call" '.reasoning_format = "none" | .messages[1, 3, 5, 7].content = "<think>\nI add: " + $call + "|"' <<<"$thinks_of_tools")"
+answered "also where the text has it" 200 '.choices[0] | "\(.finish_reason)|\(.message.content)|\(.message.tool_calls)"' $'stop|<think>\nI add: '"$call|null"
 ask POST /v1/completions "$(jq -c '.prompt = "a <think>b</think> c, a" | .reasoning_format = "auto"' <<<"$body")"
 answered "a completion is its text" 200 '.choices[0] | .text | startswith(" <think>b</think> c")' true
 ask POST /v1/chat/completions "$(jq -c '.reasoning_format = "deepseek-legacy"' <<<"$thinks")"
@@ -457,6 +459,17 @@ else
     seen "an edited question is asked again" 'chat.turns.length === 6 && chat.turns[4].text.endsWith(" four") && chat.turns[5].text'
     browser_eval '$("new").click()' >/dev/null
     seen "a new chat leaves the answer so far" '!running && !chat.turns.length && store.get("chats", [])[0].turns[5]?.note === "Stopped."'
+    browser_eval '$("say").value = "x".repeat(17000); attach({name: "a.txt", text: "y"}); say()' >/dev/null
+    seen "a question for which there is no room" '!running && chat.turns[1]?.error?.startsWith("There is no room for more. ")'
+    seen "it is noted, and back in the input with its file" 'chat.turns[0].note === "Not answered." && $("say").value.length === 17000 && attached?.name === "a.txt"'
+    browser_eval '$("new").click()' >/dev/null
+    seen "but in no other chat's" '!$("say").value && !attached && !chat.turns.length'
+    browser_eval 'show_chat(chats[0])' >/dev/null
+    seen "it waits in its own" '$("say").value.length === 17000 && attached?.name === "a.txt"'
+    browser_eval 'fill_input("", null)
+        for (let i = 0; i < 101; i++) { chat = {id: new_id(), turns: [{role: "user", text: "q"}, {role: "assistant", text: "a"}]}; keep(); }
+        new_chat()' >/dev/null
+    seen "more than 100 chats stay" '!chat.turns.length && store.get("chats", []).length > 101'
     browser_eval 'for (const [name, value] of [["max_tokens", 80], ["alpha", 1]]) { $(name).value = value; $(name).dispatchEvent(new Event("change")); }
         chat.turns.push({role: "user", text: "Say it."}, {role: "assistant", text: "\n<think>\nA key, I say.\n</think>\n\nThe key is 7302941, no other."})' >/dev/null
     say "Say it."
@@ -619,7 +632,8 @@ expect_nothing_left
 # neither reads nor writes what lies beside it ----
 mkdir -p "$work/prefix/bin" "$work/prefix/share/hillinfer"
 cp "$bin/hill-gateway" "$work/prefix/bin"
-"$bin/hill-mkmodel" -o "$work/own.gguf" --random --metadata general.sampling.temp=0.0 --metadata general.sampling.top_k=20 2>/dev/null
+"$bin/hill-mkmodel" -o "$work/own.gguf" --random --metadata general.sampling.temp=0.0 --metadata general.sampling.top_k=20 \
+    --tokens '<|fim_prefix|>,<|fim_suffix|>,<|fim_middle|>,<|repo_name|>,<|file_sep|>,<think>' --chat-template chatml 2>/dev/null
 echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>{% if enable_thinking == false %}</think>{% endif %}' >"$work/template"
 up -m "$work/own.gguf" -c 512 || fail "up"
 (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --chat-template-file template --run-dir "$run_dir" --log-level debug 2>"$work/own.err") &
@@ -697,6 +711,32 @@ EOF
     render 19 6
     sleep 1
 fi
+installed=$gateway own_url=$url
+gateway
+wait_for 30 healthy "$url/health" || fail "a gateway beside it"
+# a vocabulary with marks: of what is filled in, and of reasoning
+fill='{"input_prefix":"a","prompt":"b","input_suffix":"c","n_predict":4,"ignore_eos":true,"temperature":0}'
+ask POST /infill "$fill"
+answered "an infill: its end, and its prompt: BOS, three marks, a token a letter" 200 \
+    '"\(.content | type) \(.stop_type) \(.tokens_predicted) \(.tokens_evaluated)"' "string limit 4 7"
+filled=$(jq .content "$work/answer")
+ask POST /v1/completions '{"prompt":"<|fim_prefix|>ab<|fim_suffix|>c<|fim_middle|>","parse_special":true,"max_tokens":4,"ignore_eos":true,"temperature":0}'
+answered "it is the prompt's continuation" 200 '.choices[0].text | tojson' "$filled"
+ask POST /infill "$(jq -c '.stream = true' <<<"$fill")" -N
+expect "its stream says the same, and has no [DONE]" "$(sed -n 's/^data: //p' "$work/answer" | jq -s 'map(.content) | add')" "$filled"
+ask POST /infill "$(jq -c '.input_extra = [{filename: "x", text: "yz"}]' <<<"$fill")"
+answered "beside another file" 200 '.tokens_evaluated' $((7 + 1 + 10 + 1 + 2 + 2 + 1 + 9)) # its marks, the names, the text
+ask POST /infill "$(jq -c '.input_suffix += "<|fim_middle|>"' <<<"$fill")"
+answered "a mark that was sent is text" 200 .tokens_evaluated $((7 + 14))
+begun() { # TEXT: tokens of a prompt that ends with it
+    ask POST /v1/chat/completions "$(jq -nc --arg text "$1" '{messages: [{role: "user", content: "<think>"}, {role: "assistant", content: $text}], max_tokens: 1}')"
+    jq .usage.prompt_tokens "$work/answer"
+}
+expect "an answer that has begun: a mark of reasoning is the token that the model wrote" "$(($(begun '<think>a') - $(begun a)))" 1
+expect "a control token spelt out is text" "$(($(begun '<|endoftext|>a') - $(begun a)))" 13
+kill "$gateway"
+wait "$gateway"
+gateway=$installed url=$own_url
 kill -TERM "$gateway"
 gateway_ended=$SECONDS
 wait "$gateway"

@@ -91,6 +91,19 @@ static void every_value_is_taken(void **state)
     assert_false(shape_next_number(&at, &number));
 }
 
+static void tokens_of_a_name(void **state)
+{
+    (void)state;
+    struct mkmodel_options o;
+    struct hill_why why;
+    char token[32];
+    assert_int_equal(parse(&o, "-o x --random --tokens <a> --tokens <b>", &why), 0);
+    assert_true(shape_token_text(&o.shape, SHAPE_MIN_VOCAB + 1, token));
+    assert_string_equal(token, "<b>");
+    assert_false(shape_token_text(&o.shape, SHAPE_MIN_VOCAB + 2, token));
+    assert_false(shape_token_text(&o.shape, SHAPE_MIN_VOCAB - 1, token));
+}
+
 static void mistakes_are_refused_in_one_line_that_names_the_option(void **state)
 {
     (void)state;
@@ -111,6 +124,9 @@ static void mistakes_are_refused_in_one_line_that_names_the_option(void **state)
         {"-o x --rope-base 1e39", "--rope-base"},
         {"-o x --seed one", "--seed"},
         {"-o x --metadata key", "--metadata"},
+        {"-o x --tokens <a>", "--vocab 259"},
+        {"-o x --random --tokens <a>,,<b>", "--tokens"},
+        {"-o x --random --tokens <this_text_of_a_token_has_32_bytes>", "--tokens"},
         {"-o x --metadata =1", "--metadata"},
         {"-o x --metadata k=one", "--metadata"},
         {"-o x --metadata k=-1", "--metadata"},
@@ -146,6 +162,7 @@ int main(void)
         cmocka_unit_test(defaults_are_the_wired_shape),
         cmocka_unit_test(random_changes_the_defaults_wherever_it_stands),
         cmocka_unit_test(every_value_is_taken),
+        cmocka_unit_test(tokens_of_a_name),
         cmocka_unit_test(mistakes_are_refused_in_one_line_that_names_the_option),
         cmocka_unit_test(help_wins_over_missing_options),
     };

@@ -15,7 +15,11 @@
 
 #define RMS_EPS 1e-5f
 
-enum token_kind { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3 }; /* numbers of the specification */
+enum token_kind {
+    TOKEN_NORMAL = 1,
+    TOKEN_CONTROL = 3,
+    TOKEN_DEFINED = 4
+}; /* numbers of the specification */
 
 struct builder {
     struct mkmodel_shape shape;
@@ -146,8 +150,10 @@ static uint32_t byte_code_point(uint32_t byte)
     return byte;
 }
 
-static void token_text(uint32_t token, char text[32])
+static enum token_kind token_text(const struct mkmodel_shape *shape, uint32_t token, char text[32])
 {
+    if (shape_token_text(shape, token, text))
+        return TOKEN_DEFINED;
     if (token == SHAPE_TOKEN_BOS || token == SHAPE_TOKEN_EOS) {
         snprintf(text, 32, "%s", token == SHAPE_TOKEN_BOS ? "<|begin_of_text|>" : "<|endoftext|>");
     } else if (token == SHAPE_TOKEN_MERGE) {
@@ -161,6 +167,7 @@ static void token_text(uint32_t token, char text[32])
         else
             snprintf(text, 32, "%c%c", (int)(0xc0 | point >> 6), (int)(0x80 | (point & 0x3f)));
     }
+    return token == SHAPE_TOKEN_BOS || token == SHAPE_TOKEN_EOS ? TOKEN_CONTROL : TOKEN_NORMAL;
 }
 
 static void write_tokenizer(struct gguf_writer *writer, const struct mkmodel_shape *shape)
@@ -170,14 +177,12 @@ static void write_tokenizer(struct gguf_writer *writer, const struct mkmodel_sha
     gguf_writer_string(writer, "tokenizer.ggml.pre", "gpt-2");
     gguf_writer_array(writer, "tokenizer.ggml.tokens", GGUF_STRING, shape->n_vocab);
     for (uint32_t token = 0; token < shape->n_vocab; token++) {
-        token_text(token, text);
+        token_text(shape, token, text);
         gguf_writer_item_string(writer, text);
     }
     gguf_writer_array(writer, "tokenizer.ggml.token_type", GGUF_I32, shape->n_vocab);
     for (uint32_t token = 0; token < shape->n_vocab; token++)
-        gguf_writer_item_i32(writer, token == SHAPE_TOKEN_BOS || token == SHAPE_TOKEN_EOS
-                                         ? TOKEN_CONTROL
-                                         : TOKEN_NORMAL);
+        gguf_writer_item_i32(writer, (int32_t)token_text(shape, token, text));
     /* One merge that text never needs: loaders want the array, some want it filled. */
     gguf_writer_array(writer, "tokenizer.ggml.merges", GGUF_STRING, 1);
     gguf_writer_item_string(writer, "\u0100 \u0100");

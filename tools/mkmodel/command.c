@@ -42,6 +42,10 @@ static const struct option_spec specs[] = {
            "a further key of the file; with a point the number is F32, else U32; said again for "
            "more of them",
            .joins = ','),
+    OPTION("tokens", STRING, "TEXT",
+           "a user-defined token, as a mark of a chat is one; said again for more of them; random "
+           "only",
+           .joins = ','),
 };
 
 static const struct option_table tables[] = {
@@ -116,6 +120,29 @@ static int take_metadata(struct mkmodel_options *out, const struct options *opti
     return 0;
 }
 
+static int take_tokens(struct mkmodel_options *out, const struct options *options,
+                       struct hill_why *why)
+{
+    const char *text = options_text(options, "tokens");
+    uint32_t n = SHAPE_MIN_VOCAB;
+    char token[32];
+    if (!text)
+        return 0;
+    if (strlen(text) >= sizeof out->tokens)
+        return hill_fail(why, HILL_E_INVALID, "--tokens is longer than %zu bytes",
+                         sizeof out->tokens - 1);
+    strcpy(out->tokens, text);
+    out->shape.tokens = out->tokens;
+    for (const char *at = text; at; at = strchr(at, ','), at += at != NULL)
+        if (!shape_token_text(&out->shape, n++, token))
+            return hill_fail(why, HILL_E_INVALID, "--tokens %s: one is empty or has 32 bytes",
+                             text);
+    return n <= out->shape.n_vocab
+               ? 0
+               : hill_fail(why, HILL_E_INVALID, "--tokens: %u do not fit into --vocab %u",
+                           n - SHAPE_MIN_VOCAB, out->shape.n_vocab);
+}
+
 int command_parse(struct mkmodel_options *out, int argc, char **argv,
                   enum option_question *question, struct hill_why *why)
 {
@@ -129,6 +156,8 @@ int command_parse(struct mkmodel_options *out, int argc, char **argv,
         code = take_template(out, options, why);
         if (!code)
             code = take_metadata(out, options, why);
+        if (!code)
+            code = take_tokens(out, options, why);
     } else {
         code = hill_fail(why, HILL_E_INVALID, "no output file given (-o FILE)");
     }

@@ -15,6 +15,7 @@ struct mkmodel_options {
     struct mkmodel_shape shape;
     char chat_template[8192]; /* what shape.chat_template points at */
     char metadata[1024];      /* and shape.metadata */
+    char tokens[1024];        /* and shape.tokens */
 };
 
 /* For --help and misuse. */

@@ -6,6 +6,19 @@
 
 #include "tools/mkmodel/encode.h"
 
+bool shape_token_text(const struct mkmodel_shape *shape, uint32_t token, char text[32])
+{
+    const char *at = token < SHAPE_MIN_VOCAB ? NULL : shape->tokens;
+    for (uint32_t i = SHAPE_MIN_VOCAB; at && i < token; i++, at += at != NULL)
+        at = strchr(at, ',');
+    size_t bytes = at ? strcspn(at, ",") : 0;
+    if (!bytes || bytes >= 32)
+        return false;
+    memcpy(text, at, bytes);
+    text[bytes] = '\0';
+    return true;
+}
+
 struct mkmodel_shape shape_default(bool random)
 {
     if (random)

@@ -28,6 +28,7 @@ struct mkmodel_shape {
     uint64_t seed;
     const char *chat_template; /* Jinja; NULL: the model has none */
     const char *metadata;      /* "KEY=NUMBER,...": further keys; NULL: none */
+    const char *tokens;        /* "TEXT,...": of the tokens from SHAPE_MIN_VOCAB on; NULL: none */
 };
 
 /* Tensor roles. Shapes in GGUF order: [row length, rows]. */
@@ -55,6 +56,9 @@ struct shape_number {
 
 /* The one at *text, which moves behind it; false: there is none. */
 bool shape_next_number(const char **text, struct shape_number *out);
+
+/* The text of a token that shape->tokens names; false: it names none, or one that is too long. */
+bool shape_token_text(const struct mkmodel_shape *shape, uint32_t token, char text[32]);
 
 /* The defaults of the wired or the random model. */
 struct mkmodel_shape shape_default(bool random);
