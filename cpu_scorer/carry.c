@@ -16,7 +16,7 @@ static void take_fetch(void *context, const void *record)
             c->queries.take(c->queries.context, record);
         return;
     }
-    agent_count(c->agent, &c->core->sequences[c->sequence], r, 1, 1);
+    agent_count(&c->core->sequences[c->sequence], r, 1, 1);
     c->phase = CARRY_LANDS;
     c->status = r->status ? r->status : r->count == c->n ? 0 : HILL_E_PROTOCOL;
 }

@@ -268,6 +268,7 @@ static bool is_answer(const struct query *q)
 static int plan_read(struct query *q)
 {
     struct answer *a = &q->answer;
+    a->reads = true;
     for (uint32_t i = 0; i < q->n_read; i++)
         a->positions[i] = q->n_tokens - q->n_read + i;
     int rc = answer_locate(a, q->sequence, q->header.layer, q->n_read);

@@ -36,6 +36,7 @@ static void agent_complete(struct rig_agent *a, const struct record_header *head
                                   .flash_read_bytes = 1000,
                                   .flash_write_bytes = 100,
                                   .link_kv_bytes = 10 * count,
+                                  .busy_ns = command == RECORD_FETCH ? RIG_FETCH_NS * count : 0,
                                   .link_key_bytes = command == RECORD_READ_KEYS ? detail : 0};
     bool slow = atomic_load_explicit(&a->slow, memory_order_relaxed);
     if ((command == RECORD_DEMOTE && a->n_late < 8 && (slow || rig_random(&a->random, 2))) ||

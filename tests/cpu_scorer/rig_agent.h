@@ -42,6 +42,7 @@ enum {
     RIG_DRIVES = 3,
     RIG_STRIPE = 256,
     RIG_STRIPES = 30,
+    RIG_FETCH_NS = 12, /* that a FETCH takes for an entry, as its completion says */
     RIG_EPOCH = 7,
     RIG_SOON = 4000, /* ms; a thread of a loaded machine seldom waits so long for a processor */
     RIG_GPU_SLOTS = RIG_CTX,

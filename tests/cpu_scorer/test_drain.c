@@ -59,7 +59,11 @@ static struct scorer_stats end(struct rig_request *q)
 {
     uint64_t hash = XXH64_digest(q->hash);
     struct scorer_stats stats = gpu_end(q);
+    int64_t fetch_ns = 0;
     assert_int_equal(stats.selection_hash, hash);
+    for (uint32_t d = 0; d < RIG_DRIVES; d++)
+        fetch_ns += stats.drives[d].fetch_ns;
+    assert_int_equal(fetch_ns, RIG_FETCH_NS * stats.cold.hits); /* none of what was carried */
     return stats;
 }
 
