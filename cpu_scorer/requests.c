@@ -303,7 +303,6 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
     uint64_t identity = rs->core->config.keeps ? r->identity : 0;
     s->damage.n = s->replay_to = 0;
     start_sequence(rs, s, r);
-    open_evaluator(rs, s);
     answer.status = admission_begin(rs->core, rs->agent, s, identity, &why);
     if (answer.status == HILL_E_BUSY && make_room(rs, r))
         return 0;
@@ -312,6 +311,7 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
     } else if (answer.status) {
         core_fail(rs->core, s, answer.status, "%s", why.text);
     } else {
+        open_evaluator(rs, s);
         s->state = SEQUENCE_ACTIVE;
         place_prompt(s);
         say_where_hot(rs, s, &answer);
@@ -419,7 +419,6 @@ static bool take_up(struct requests *rs, struct sequence *s)
     if (!resting_fits(s, r) || rs->agent->status || core_is_emptied(rs->core))
         return false;
     set_request(rs, s, r);
-    open_evaluator(rs, s);
     int rc = admission_grow(rs->core, rs->agent, s, r->after_tokens, &why);
     if (rc == HILL_E_BUSY && make_room(rs, r))
         return true; /* once that is gone */
@@ -428,6 +427,7 @@ static bool take_up(struct requests *rs, struct sequence *s)
                  why.text);
         return false;
     }
+    open_evaluator(rs, s);
     s->state = SEQUENCE_CUTTING;
     return true;
 }

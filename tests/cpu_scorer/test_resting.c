@@ -29,7 +29,7 @@ static const struct record_seq_ready *ask(struct rig_request *q, uint64_t after,
                                      .alpha = settings.alpha,
                                      .sinks = settings.sinks,
                                      .window = settings.window,
-                                     .policy = settings.policy,
+                                     .policy = q->settings.policy,
                                      .reads_hot = q->rig->reads_hot,
                                      .identity = q->request_id,
                                      .after = after,
@@ -191,16 +191,24 @@ static void test_who_is_refused_takes_nothing_away(void **unused)
         {.csd = false, .hot_blocks = 33, .n_sequences = 3}, /* 11 blocks a layer */
         {.csd = true, .beta = 0.1, .n_stripes = 4 * RIG_LAYERS, .n_sequences = 3},
         {.csd = true, .beta = 0.25, .staging = 80, .n_sequences = 3},
+        {.csd = true,
+         .beta = 0.1,
+         .n_stripes = 4 * RIG_LAYERS,
+         .n_sequences = 3,
+         .policy = KV_POLICY_HOST_DIGEST,
+         .digest_cache_bytes = 1u << 20},
     };
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
         struct rig *r = rig_start(&narrow[i]);
         struct rig_request *a = open_slot(r, 0), *b = open_slot(r, 1), *c = open_slot(r, 2);
+        a->settings.policy = b->settings.policy = c->settings.policy =
+            narrow[i].policy ? narrow[i].policy : settings.policy;
+        assert_false(go_on(b, 0, 0, 500, 550));
+        live(b, 2);
         assert_false(go_on(a, 0, 0, 100, 110));
         live(a, 2);
         uint64_t kept = a->request_id;
         assert_int_equal(end(a, true, 0).kept_tokens, 102);
-        assert_false(go_on(b, 0, 0, 500, 550));
-        live(b, 2);
         is_busy(c, 0, 0, 600, 640);
         end(c, false, HILL_E_BUSY);
         is_busy(a, 0, 0, 600, 640);
@@ -210,7 +218,9 @@ static void test_who_is_refused_takes_nothing_away(void **unused)
         assert_true(go_on(a, kept, 102, 105, 110));
         live(a, 2);
         assert_int_equal(gpu_decode(b), 0);
-        assert_int_equal(end(a, true, 0).kept_tokens, 107);
+        struct scorer_stats stats = end(a, true, 0);
+        assert_int_equal(stats.kept_tokens, 107);
+        assert_int_equal(stats.link_key_bytes, 0); /* what M_0 has of its digests is there still */
         end(b, false, 0);
         assert_false(go_on(c, 0, 0, 600, 640)); /* now it fits, if need be in the room of a */
         live(c, 2);
