@@ -34,6 +34,7 @@ struct rig_options {
     uint32_t past_tokens;               /* of every prompt: a session's */
     bool speculates;
     uint32_t policy, importance;     /* the pipeline's */
+    struct kv_layer_windows windows; /* the model's */
     const char *mass;                /* path that evaluates keys; NULL: auto */
     uint64_t digest_cache_bytes;     /* host-digest */
     double cpu_gb_per_s;             /* modelled */
@@ -60,6 +61,7 @@ struct rig {
     _Atomic bool interrupt;
     bool csd, reads_hot;
     uint32_t past_tokens;
+    struct kv_layer_windows layer_windows;
     uint32_t n_staging;        /* slots */
     struct scorer_stats stats; /* of the last request that ended; read after SEQ_STATS */
     _Atomic uint32_t n_failures;

@@ -286,8 +286,12 @@ void oracle_check_answer(struct rig_request *q, uint32_t layer, uint32_t n, cons
     if (!q->check)
         return;
     bool mass = kv_policy_reads_keys(q->settings.policy);
-    assert_int_equal(answer->n_selected, kv_budget_tokens(&q->settings, n));
-    uint32_t k = q->settings.policy == KV_POLICY_LEOAM
+    uint32_t window = kv_window_tokens(&q->rig->layer_windows, layer, n);
+    assert_int_equal(answer->n_selected, window ? window : kv_budget_tokens(&q->settings, n));
+    for (uint32_t i = 0; i < window; i++)
+        positions[i] = n - window + i;
+    uint32_t k = window ? window
+                 : q->settings.policy == KV_POLICY_LEOAM
                      ? check_by_chunks(q, layer, n, query, items, positions)
                  : mass ? check_by_mass(q, layer, n, query, items, positions)
                         : oracle_select(q, layer, n, query, positions);

@@ -126,6 +126,29 @@ static void test_policy_full_selects_everything_unscored(void **unused)
     assert_int_equal(s.budget, MAX - 1);
 }
 
+/* The first and last layer attend to their newest tokens alone; the budget is the other one's. */
+static void test_layers_with_windows_select_the_newest(void **unused)
+{
+    (void)unused;
+    static const struct rig_options places[] = {
+        {.csd = true, .beta = 0.25},
+        {.csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .pin = -1, .gpu_drop = 0.9},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct rig_options o = places[i];
+        o.windows = (struct kv_layer_windows){.tokens = 71, .global_every = 2};
+        struct rig *r = rig_start(&o);
+        struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+        gpu_prefill(q);
+        gpu_decode_settled(q, STEPS);
+        uint64_t hash = XXH64_digest(q->hash);
+        struct scorer_stats stats = gpu_end(q);
+        assert_int_equal(stats.selection_hash, hash);
+        assert_int_equal(stats.budget, kv_budget_tokens(&usual, MAX - 1));
+        rig_stop(r);
+    }
+}
+
 /* whole_request compares every selection with the oracle's; the hash shows that it is a different
  * selection for each importance, and the same one wherever the entries lie. */
 static void test_every_importance_selects_the_same_at_every_place(void **unused)
@@ -740,6 +763,7 @@ int main(void)
         cmocka_unit_test(test_four_fifths_cold_selects_the_same),
         cmocka_unit_test(test_every_scoring_path_selects_the_same),
         cmocka_unit_test(test_policy_full_selects_everything_unscored),
+        cmocka_unit_test(test_layers_with_windows_select_the_newest),
         cmocka_unit_test(test_every_importance_selects_the_same_at_every_place),
         cmocka_unit_test(test_bkp_selects_the_same_while_it_moves),
         cmocka_unit_test(test_slots_of_what_moved_up_are_used_again),
