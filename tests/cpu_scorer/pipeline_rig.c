@@ -281,6 +281,13 @@ const struct scorer_profile *rig_profile(struct rig *r)
     return &r->profile;
 }
 
+void rig_set_beta(struct rig *r, uint32_t hundredths)
+{
+    atomic_store_explicit(&r->set_beta, hundredths, memory_order_relaxed);
+    while (atomic_load_explicit(&r->set_beta, memory_order_relaxed))
+        shm_doorbell_ring(&r->bells[PARTY_SCORER]);
+}
+
 void rig_drain(struct rig *r)
 {
     rig_drain_drive(r, 0);

@@ -94,6 +94,9 @@ uint32_t rig_tap(void *context, enum shm_ring_moment moment, uint32_t type, cons
 /* Ask for a profile and wait for it. */
 const struct scorer_profile *rig_profile(struct rig *r);
 
+/* Another beta from now on, in hundredths. */
+void rig_set_beta(struct rig *r, uint32_t hundredths);
+
 /* Have the drive, or one of several, emptied from now on. */
 void rig_drain(struct rig *r);
 void rig_drain_drive(struct rig *r, uint32_t drive);
