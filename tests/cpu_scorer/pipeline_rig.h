@@ -130,6 +130,8 @@ struct rig_request {
     bool check;                       /* against the oracle */
     double seen[RIG_LAYERS][RIG_CTX]; /* the oracle's sums of attention mass */
     bool kept[RIG_LAYERS][2][16];     /* prefetch: columns of each KV head that count */
+    /* uploads of the last selection, until it has been read: staging slot, generation */
+    uint32_t staged[RIG_GPU_SLOTS][2], n_staged;
     /* of the last selection: what the attention still reads in the hot pool */
     uint32_t reading[RIG_GPU_SLOTS][2], n_reading, reading_layer; /* hot slot, position */
     uint32_t linger_us;                                           /* of each attention */
@@ -227,7 +229,8 @@ bool nothing_was_said(struct rig *r);
 /* The value of a finite half-precision number that is not subnormal. */
 double rig_half_value(uint16_t bits);
 
-/* What the attention reads in the hot pool is there still. */
+/* What the attention reads in the hot pool is there still [I11], and what is staged for it
+ * [I9]. */
 void gpu_check_reading(const struct rig_request *q);
 
 /* Apply the uploads, look at what attention would read, compare with what must be selected. */

@@ -396,6 +396,30 @@ static void test_two_sequences_do_not_mix(void **unused)
 
 /* A request is dropped in mid-prefill by the next SEQ_BEGIN of its slot; many times, so that
  * stripes must come back. */
+/* Others' queries take staging slots and give them back: none of what this one has not read
+ * [I9]. */
+static void test_what_is_staged_stays_until_it_is_read(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .gpu_drop = 1};
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    struct rig_request *b = gpu_begin(r, 1, PROMPT, MAX, &usual, 0);
+    gpu_prefill(a);
+    gpu_prefill(b);
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++) {
+        assert_int_equal(gpu_query(a, layer, a->n, false), 0);
+        assert_true(a->n_staged > 0);
+        assert_int_equal(gpu_decode(b), 0);
+        gpu_check_reading(a);
+    }
+    a->n++;
+    gpu_step_end(a);
+    gpu_end(a);
+    gpu_end(b);
+    rig_stop(r);
+}
+
 static void test_a_new_sequence_replaces_the_old_one(void **unused)
 {
     (void)unused;
@@ -774,6 +798,7 @@ int main(void)
         cmocka_unit_test(test_the_hot_cap_wins_over_beta),
         cmocka_unit_test(test_a_wrong_score_changes_the_selection),
         cmocka_unit_test(test_two_sequences_do_not_mix),
+        cmocka_unit_test(test_what_is_staged_stays_until_it_is_read),
         cmocka_unit_test(test_a_new_sequence_replaces_the_old_one),
         cmocka_unit_test(test_what_cannot_fit_is_refused_at_the_start),
         cmocka_unit_test(test_no_room_beside_another_is_busy_and_no_failure),
