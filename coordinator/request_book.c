@@ -48,6 +48,7 @@ void request_destroy(struct request *request)
     proto_free(request->stats);
     proto_free(request->first_done);
     token_log_close(request->log);
+    free(request->prefix.taken.tokens);
     free(request->logprobs);
     free(request->restore_path);
     free(request->save_path);

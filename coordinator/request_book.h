@@ -77,6 +77,7 @@ struct request_prefix {
     bool off;
     uint64_t conversation, after; /* as the client said; 0: none */
     struct prefix_hit hit;        /* of its first attempt */
+    struct prefix_entry taken;    /* what its slot held then; its tokens are owned, or NULL */
     bool decoded; /* it has gone on over decoded entries, perhaps under a coordinator before */
     bool drive_decoded; /* the same of the drive's store, which may have them still */
     bool selected;      /* its first token came of important tokens of a stored prefix alone */

@@ -70,7 +70,13 @@ void request_take_prefix(struct service *sv, struct request *r)
     else if (prefix_store_holds(&sv->prefixes, slot))
         slot = prefix_store_slot(&sv->prefixes, sv->book.parallel, taken);
     request_book_move(&sv->book, r, slot);
-    prefix_store_drop(&sv->prefixes, slot);
+    free(r->prefix.taken.tokens);
+    r->prefix.taken = prefix_store_take(&sv->prefixes, slot);
+}
+
+void request_return_prefix(struct service *sv, struct request *r)
+{
+    prefix_store_give_back(&sv->prefixes, r->sequence, &r->prefix.taken);
 }
 
 bool request_fill_reuse(const struct request *r, Hill__Reuse *out)

@@ -413,9 +413,12 @@ static void take_progress(struct service *sv, struct request *r, const Hill__Pro
  * cannot be that. */
 static bool wait_for_room(struct service *sv, struct request *r)
 {
+    bool first = r->attempts == 1; /* later ones: the slot has been cleared */
     leave_sequence(sv, r);
     if (request_book_refused(&sv->book, r))
         return false;
+    if (first)
+        request_return_prefix(sv, r);
     session_save_lost(sv, r, "there is no room for it beside the others yet; ask again");
     log_info("request %" PRIu64 ": no room beside the others; it waits", r->id);
     return true;

@@ -54,18 +54,12 @@ int admission_check(const struct core *core, const struct agent *agent, const st
     return 0;
 }
 
-/* May it begin, and with which blocks and stripes a layer? goes_on: what the sequence has already
- * is room for it. */
-static int plan_tiers(struct core *core, const struct agent *agent, struct sequence *s,
-                      bool goes_on, uint32_t *blocks, uint32_t *stripes, struct hill_why *why)
+/* What is free now. */
+static struct hot_share_room free_room(const struct core *core)
 {
-    const struct scorer_config *config = &core->config;
     const struct tiers *t = &core->tiers;
-    int rc = admission_check(core, agent, s, why);
-    if (rc)
-        return rc;
-    struct hot_share_room room = {.n_layers = config->geometry.n_layers,
-                                  .n_sequences = config->n_sequences,
+    struct hot_share_room room = {.n_layers = core->config.geometry.n_layers,
+                                  .n_sequences = core->config.n_sequences,
                                   .hot_blocks = t->hkm.n_blocks,
                                   .unreserved = t->hkm.n_unreserved,
                                   .n_drives = t->cold.n_drives,
@@ -77,10 +71,27 @@ static int plan_tiers(struct core *core, const struct agent *agent, struct seque
         room.drives[d].free_stripes = takes ? t->cold.drives[d].n_free : 0;
         room.drives[d].share = t->cold.drives[d].share;
     }
-    s->share = (struct hot_share){.beta = config->beta,
-                                  .adapts = config->adapts,
+    return room;
+}
+
+static void begin_share(const struct core *core, struct sequence *s)
+{
+    s->share = (struct hot_share){.beta = core->config.beta,
+                                  .adapts = core->config.adapts,
                                   .sinks = s->settings.sinks,
                                   .window = s->settings.window};
+}
+
+/* May it begin, and with which blocks and stripes a layer? goes_on: what the sequence has already
+ * is room for it. */
+static int plan_tiers(struct core *core, const struct agent *agent, struct sequence *s,
+                      bool goes_on, uint32_t *blocks, uint32_t *stripes, struct hill_why *why)
+{
+    struct hot_share_room room = free_room(core);
+    int rc = admission_check(core, agent, s, why);
+    if (rc)
+        return rc;
+    begin_share(core, s);
     if (goes_on)
         resting_add_room(core, s, &room);
     room.wants_copies = moves_wants_placement(core, s);
@@ -90,6 +101,27 @@ static int plan_tiers(struct core *core, const struct agent *agent, struct seque
                  "moves up",
                  (unsigned long long)s->identity);
     return rc;
+}
+
+/* What is kept for nobody who runs or has asked for it. */
+static bool may_be_given_up(const struct sequence *s, uint32_t slot)
+{
+    return s->state == SEQUENCE_DORMANT ||
+           (s->state == SEQUENCE_RESTING && (!s->begin_held || s->index == slot));
+}
+
+int admission_beside_running(const struct core *core, const struct agent *agent,
+                             const struct record_seq_begin *r)
+{
+    struct sequence s = {.settings = record_selection_settings(r), .max_tokens = r->max_tokens};
+    struct hot_share_room room = free_room(core);
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
+    for (uint32_t i = 0; i < core->config.n_sequences; i++)
+        if (may_be_given_up(&core->sequences[i], r->header.sequence))
+            resting_add_room(core, &core->sequences[i], &room);
+    begin_share(core, &s);
+    int rc = admission_check(core, agent, &s, NULL);
+    return rc ? rc : hot_share_plan(&s.share, &room, s.max_tokens, &blocks, stripes, NULL);
 }
 
 void admission_take_staging(struct core *core, struct sequence *s)

@@ -16,6 +16,10 @@ int admission_check(const struct core *core, const struct agent *agent, const st
 /* Of a sequence that is free. identity: of one that is kept, or 0. */
 int admission_begin(struct core *core, const struct agent *agent, struct sequence *s,
                     uint64_t identity, struct hill_why *why);
+/* Could it, if all that is kept were given up: what rests, but for what others have asked for, and
+ * what an earlier epoch has left? 0 or why not; nothing changes. */
+int admission_beside_running(const struct core *core, const struct agent *agent,
+                             const struct record_seq_begin *r);
 /* Of one that rests, to go on with n_tokens: room for the new request beside what is there. */
 int admission_grow(struct core *core, const struct agent *agent, struct sequence *s,
                    uint32_t n_tokens, struct hill_why *why);

@@ -204,18 +204,24 @@ double agent_write_cost(const struct agent *a)
     return w->ns / w->entries / (f->ns / f->entries);
 }
 
-void agent_count(const struct agent *a, struct sequence *s, const struct record_completion *r,
-                 uint32_t part, uint32_t whole)
+void agent_count(struct sequence *s, const struct record_completion *r, uint32_t part,
+                 uint32_t whole)
 {
     if (s->state != SEQUENCE_ACTIVE)
         return;
     s->stats.flash_read_bytes += r->flash_read_bytes * part / whole;
     s->stats.flash_write_bytes += r->flash_write_bytes * part / whole;
     s->stats.link_key_bytes += r->link_key_bytes * part / whole;
-    if (r->command != RECORD_FETCH)
-        return;
+    if (r->command == RECORD_FETCH)
+        s->stats.link_kv_bytes += r->link_kv_bytes * part / whole;
+}
+
+void agent_count_time(const struct agent *a, struct sequence *s, const struct record_completion *r,
+                      uint32_t part, uint32_t whole)
+{
     int64_t ns = (int64_t)(r->busy_ns * part / whole);
-    s->stats.link_kv_bytes += r->link_kv_bytes * part / whole;
+    if (s->state != SEQUENCE_ACTIVE)
+        return;
     s->stats.fetch_cold_ns += ns / a->n_there; /* they are at it at the same time */
     s->stats.drives[a->from].fetch_ns += ns;
 }
@@ -246,7 +252,7 @@ static void take_completion(struct agent *a, const struct record_completion *r)
     else if (r->command == RECORD_DEMOTE)
         note_cost(&a->writes, r);
     if (r->command != RECORD_FETCH)
-        agent_count(a, s, r, 1, 1);
+        agent_count(s, r, 1, 1);
     if (r->command < AGENT_TYPES && a->handlers[r->command].take)
         a->handlers[r->command].take(a->handlers[r->command].context, r);
     else

@@ -104,8 +104,12 @@ static inline int agent_status(int status)
 
 /* What a command has read and written is counted as the request's: a part of the whole, where
  * others' share it. Of a FETCH whoever sent it does so. */
-void agent_count(const struct agent *a, struct sequence *s, const struct record_completion *r,
-                 uint32_t part, uint32_t whole);
+void agent_count(struct sequence *s, const struct record_completion *r, uint32_t part,
+                 uint32_t whole);
+/* And what a FETCH for a selection has taken, as the drive's time in a step. What READs and carried
+ * batches take is no part of it: beta follows these times. */
+void agent_count_time(const struct agent *a, struct sequence *s, const struct record_completion *r,
+                      uint32_t part, uint32_t whole);
 
 /* What writing an entry takes of the drives' time, over what fetching one does: as their
  * completions say; 0: not known yet. */

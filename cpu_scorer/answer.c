@@ -41,7 +41,7 @@ void answer_begin(struct answer *a)
     a->n_fetches = a->n_copies = a->n_fetched = 0;
     a->fetches_open = 0;
     memset(a->drives, 0, sizeof a->drives);
-    a->pushed = a->copied = false;
+    a->pushed = a->copied = a->reads = false;
     a->status = 0;
 }
 
@@ -230,7 +230,7 @@ static void copy_hot(struct answer *a, struct sequence *s)
         score_pool_start_copy(a->core->pool, &job, NULL);
         score_pool_wait(a->core->pool);
     }
-    s->stats.copy_hot_ns += clock_now_ns() - start;
+    s->stats.copy_hot_ns += a->reads ? 0 : clock_now_ns() - start;
 }
 
 int answer_gather(struct answer *a, struct sequence *s, const struct record_header *header)
@@ -263,7 +263,10 @@ void answer_take_fetch(struct answer *a, struct sequence *s, uint32_t layer,
     a->fetches_open--;
     d->open--;
     d->done_ns = clock_now_ns();
-    agent_count(a->agent, s, r, d->together ? d->n_fetches : 1, d->together ? d->together : 1);
+    uint32_t part = d->together ? d->n_fetches : 1, whole = d->together ? d->together : 1;
+    agent_count(s, r, part, whole);
+    if (!a->reads)
+        agent_count_time(a->agent, s, r, part, whole);
     FAULT_POINT(cpu_scorer, fetch, answered);
     if (d->together && r->status) { /* whose entry is at fault it does not say */
         *d = (struct answer_drive){.n_fetches = d->n_fetches, .sent_ns = d->sent_ns};

@@ -48,6 +48,7 @@ struct answer {
     uint32_t n_fetched;    /* entries */
     uint32_t fetches_open; /* commands */
     bool pushed, copied;   /* all commands are out; the copies are made */
+    bool reads;            /* a READ's: what it takes is no part of a step */
     int status;            /* of a fetch */
 };
 

@@ -16,7 +16,7 @@ static void take_fetch(void *context, const void *record)
             c->queries.take(c->queries.context, record);
         return;
     }
-    agent_count(c->agent, &c->core->sequences[c->sequence], r, 1, 1);
+    agent_count(&c->core->sequences[c->sequence], r, 1, 1);
     c->phase = CARRY_LANDS;
     c->status = r->status ? r->status : r->count == c->n ? 0 : HILL_E_PROTOCOL;
 }
@@ -97,17 +97,27 @@ static void give_staging(struct carry *c)
 
 /* ---- a batch ------------------------------------------------------------------------------ */
 
-/* The newest cold positions of a layer on this drive, at most `most`. */
-static void choose(struct carry *c, const struct sequence *s, uint32_t most)
+/* The newest cold positions of a layer on this drive below `end`, at most `most`. */
+static void choose_below(struct carry *c, const struct sequence *s, uint32_t end, uint32_t most)
 {
     c->n = 0;
-    for (uint32_t p = s->layers[c->layer].appended; p-- > 0 && c->n < most;) {
+    for (uint32_t p = end; p-- > 0 && c->n < most;) {
         uint32_t word = core_location(c->core, s, c->layer, p);
         if (hkm_tag(word) != HKM_COLD || agent_drive(c->agent, hkm_slot(word)) != c->drive)
             continue;
         c->positions[c->n] = p;
         c->slots[c->n++] = hkm_slot(word);
     }
+}
+
+/* The search goes on where the one before ended, so that a drive is emptied in one pass; what it
+ * has passed over, as what could not land, comes in another one. */
+static void choose(struct carry *c, const struct sequence *s, uint32_t most)
+{
+    const struct layer_state *l = &s->layers[c->layer];
+    choose_below(c, s, smaller(l->cold_end, l->appended), most);
+    if (c->n == 0)
+        choose_below(c, s, l->appended, most);
 }
 
 int carry_start(struct carry *c, struct sequence *s, uint32_t layer, uint32_t drive, bool up,
@@ -129,6 +139,7 @@ int carry_start(struct carry *c, struct sequence *s, uint32_t layer, uint32_t dr
         give_staging(c);
         return 0;
     }
+    s->layers[layer].cold_end = c->positions[c->n - 1];
     if (!up)
         s->layers[layer].moving = c->n;
     c->phase = CARRY_FETCHES;

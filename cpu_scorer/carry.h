@@ -52,8 +52,9 @@ void carry_init(struct carry *c, struct core *core, struct agent *agent,
 /* How many staging slots a batch of this sequence may take now: of its own, and where it `borrows`
  * of those that nobody has set aside, so that a SEQ_BEGIN that comes may find too few. */
 uint32_t carry_room(const struct carry *c, const struct sequence *s, uint32_t drive, bool borrows);
-/* Carry up to n of the layer's newest cold entries on this drive, no more than carry_room: 1, or 0:
- * there are none, or no room now. None is under way. */
+/* Carry up to n of the layer's cold entries on this drive, no more than carry_room, the newest of
+ * those below the batch before (cold_end of the layer), which has been through what lies above: 1,
+ * or 0: there are none, or no room now. None is under way. */
 int carry_start(struct carry *c, struct sequence *s, uint32_t layer, uint32_t drive, bool up,
                 uint32_t n);
 /* Only while no query is past AWAIT. 1, 0. */

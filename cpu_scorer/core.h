@@ -40,8 +40,9 @@ struct layer_state {
     uint32_t appended;    /* tokens placed: 0 .. appended-1 */
     uint32_t uncommitted; /* of the appended: on their way from the append ring to the cold pool */
     uint32_t moving;      /* hot tokens on their way down */
-    uint32_t weighed; /* h2o: tokens whose mass in the prompt's queries has come: 0 .. weighed-1 */
-    uint32_t low;     /* no hot token but sinks lies below this position */
+    uint32_t weighed;  /* h2o: tokens whose mass in the prompt's queries has come: 0 .. weighed-1 */
+    uint32_t low;      /* no hot token but sinks lies below this position */
+    uint32_t cold_end; /* the next cold entries to be carried are looked for below it (carry.h) */
     /* The layer's placement; it orders nothing new before the moves in `down` are over. */
     struct placement *placement; /* NULL: by recency */
     uint32_t *kept; /* [max_tokens]: cold slot that holds a copy of a hot token, or COLD_NONE */

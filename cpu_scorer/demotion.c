@@ -342,7 +342,10 @@ static void flip_one(struct demotions *d, const struct demote *demote, uint32_t 
     cold_map_commit(&t->cold, list, slot, 1);
     hkm_set_cold(&t->hkm, demote->sequence, demote->layer, position, slot);
     if (before == COLD_NONE) {
-        note_cold(&d->core->sequences[demote->sequence], demote->layer, position);
+        struct sequence *s = &d->core->sequences[demote->sequence];
+        note_cold(s, demote->layer, position);
+        if (t->cold.n_drives == 1 && s->layers[demote->layer].cold_end <= position)
+            s->layers[demote->layer].cold_end = position + 1; /* it may be carried next */
         return;
     }
     cold_map_uncommit(&t->cold, list, before);

@@ -410,6 +410,9 @@ void drain_begin(struct drain *d, uint32_t drive)
     d->drive = drive;
     d->on = true;
     d->planned = d->clears = d->told = d->told_over = false;
+    for (uint32_t i = 0; i < c->config.n_sequences; i++)
+        for (uint32_t layer = 0; layer < c->config.geometry.n_layers; layer++)
+            c->sequences[i].layers[layer].cold_end = UINT32_MAX;
     if (is_one_of_several(d)) {
         d->done = (struct scorer_drained){0};
         memset(d->spoilt, 0, sizeof d->spoilt);

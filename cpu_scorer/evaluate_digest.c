@@ -51,14 +51,23 @@ void digest_plane(struct evaluator *e, const struct sequence *s, uint32_t layer,
                        hkm_slot(core_location(e->core, s, layer, from->positions[i])), 1);
 }
 
+const struct sequence *digest_owner(const struct core *c, uint32_t block)
+{
+    const struct cold_map *cold = &c->tiers.cold;
+    uint32_t part = cold->stripes[(uint64_t)block * KV_HOT_BLOCK_TOKENS / cold->stripe_slots].list;
+    if (part == COLD_NONE)
+        return NULL;
+    const struct sequence *s = &c->sequences[part / cold->n_drives / c->config.geometry.n_layers];
+    return s->state == SEQUENCE_FREE ? NULL : s;
+}
+
 /* What belongs to sequences that are over gives room. */
 static void open_sequence(struct evaluator *base, const struct sequence *s)
 {
     struct cached_digests *cache = &of(base)->cache;
-    const struct cold_map *cold = &base->core->tiers.cold;
     (void)s;
     for (uint32_t i = 0; i < cache->n_blocks && cache->n_frames; i++)
-        if (cold->stripes[(uint64_t)i * KV_HOT_BLOCK_TOKENS / cold->stripe_slots].list == COLD_NONE)
+        if (!digest_owner(base->core, i))
             cached_digests_drop(cache, i);
 }
 

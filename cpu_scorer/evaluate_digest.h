@@ -72,6 +72,10 @@ static inline uint32_t digest_blocks(const struct cold_map *cold)
     return cold->n_stripes * (cold->stripe_slots / KV_HOT_BLOCK_TOKENS);
 }
 
+/* Whose the block's digests are. NULL: of nobody who runs or rests; a sequence that is about to
+ * begin has none yet. */
+const struct sequence *digest_owner(const struct core *c, uint32_t block);
+
 /* Digest the query, of q's sequence and layer, in q's place. */
 struct digest_row *digest_open(struct digest_evaluator *e, struct query *q);
 /* The drives begin, those that have something committed: 1; 0: no room in a ring; negative:

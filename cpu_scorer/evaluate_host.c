@@ -53,13 +53,8 @@ static uint32_t runs_max(const struct core *c)
 static void open_sequence(struct evaluator *base, const struct sequence *s)
 {
     struct host_evaluator *e = of(base);
-    const struct core *c = base->core;
-    const struct cold_map *cold = &c->tiers.cold;
     for (uint32_t i = 0; i < e->cache.n_blocks && e->cache.n_frames; i++) {
-        uint32_t part = cold->stripes[(uint64_t)i * KV_HOT_BLOCK_TOKENS / cold->stripe_slots].list;
-        const struct sequence *owner =
-            part == COLD_NONE ? NULL
-                              : &c->sequences[part / cold->n_drives / c->config.geometry.n_layers];
+        const struct sequence *owner = digest_owner(base->core, i);
         if (!owner || (owner != s && owner->state == SEQUENCE_RESTING))
             cached_digests_drop(&e->cache, i);
     }

@@ -45,7 +45,8 @@ struct evaluator_ops { /* what is NULL has nothing to do */
     uint64_t (*bytes)(const struct evaluator *e); /* private, part of M_0 */
     bool mends; /* nothing depends on when a token came: a single damaged one can be made again */
 
-    void (*open)(struct evaluator *e, const struct sequence *s); /* a sequence begins */
+    /* A sequence is about to begin: its room is set aside. */
+    void (*open)(struct evaluator *e, const struct sequence *s);
     /* It is an earlier scorer's, with the tokens that its layers have, as of its newest step: is
      * what is kept of them beside their entries (kv_plan_state_bytes) what it was then?
      * HILL_E_DAMAGED, HILL_E_UNSUPPORTED: it begins anew. */

@@ -13,11 +13,12 @@ static struct placement_settings settings_of(const struct core *c, const struct 
                                              uint32_t layer)
 {
     struct placement_settings out = placement_defaults();
-    double k = kv_budget_tokens(&s->settings, s->max_tokens);
+    uint32_t window = kv_window_tokens(&c->config.windows, layer, s->max_tokens);
+    double k = window ? window : kv_budget_tokens(&s->settings, s->max_tokens);
     out.max_tokens = s->max_tokens;
     out.sinks = s->settings.sinks;
     out.window = s->settings.window;
-    out.alpha = s->settings.budget ? k / s->max_tokens : s->settings.alpha;
+    out.alpha = window || s->settings.budget ? k / s->max_tokens : s->settings.alpha;
     if (c->config.margin > 0)
         out.margin = c->config.margin;
     out.copies = s->layers[layer].kept;

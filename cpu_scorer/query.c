@@ -233,10 +233,11 @@ static int step_select(struct queries *qs, struct query *q)
     stats->guess_queries += q->kind == QUERY_SPECULATIVE || q->kind == QUERY_AHEAD;
     if (q->kind != QUERY_AHEAD) {
         hash_selection(q, (uint32_t)k);
-        stats->budget = (uint32_t)k;
         stats->queries++;
-        if (!window)
+        if (!window) {
+            stats->budget = (uint32_t)k;
             count_chosen(q, (uint32_t)k);
+        }
     }
     q->answer.n_items = (uint32_t)k;
     enter(qs, q, QUERY_PLAN);
@@ -268,6 +269,7 @@ static bool is_answer(const struct query *q)
 static int plan_read(struct query *q)
 {
     struct answer *a = &q->answer;
+    a->reads = true;
     for (uint32_t i = 0; i < q->n_read; i++)
         a->positions[i] = q->n_tokens - q->n_read + i;
     int rc = answer_locate(a, q->sequence, q->header.layer, q->n_read);

@@ -182,10 +182,10 @@ static int answer_ready(struct requests *rs, const struct record_seq_ready *answ
     return 1;
 }
 
-/* Every SEQ_BEGIN has its answer: its worker counts them. */
-static int take_begin_back(struct requests *rs, struct sequence *s)
+/* Every SEQ_BEGIN has its answer, since its worker counts them: one that is held does not begin. */
+static int refuse_held(struct requests *rs, struct sequence *s, int status)
 {
-    struct record_seq_ready answer = {.header = s->begin.header, .status = HILL_E_CANCELLED};
+    struct record_seq_ready answer = {.header = s->begin.header, .status = status};
     if (s->begin_held && !answer_ready(rs, &answer))
         return 0;
     s->begin_held = false;
@@ -197,7 +197,7 @@ int requests_take_end(struct requests *rs, const struct record_seq_end *r)
 {
     struct sequence *s = &rs->core->sequences[r->header.sequence];
     bool ours = s->state == SEQUENCE_ACTIVE && s->request_id == r->request_id && !s->leaving;
-    if (!take_begin_back(rs, s))
+    if (!refuse_held(rs, s, HILL_E_CANCELLED))
         return 0;
     FAULT_POINT(cpu_scorer, end, taken);
     if (!ours || !s->demotes || rs->agent->status)
@@ -282,6 +282,16 @@ static void say_where_hot(const struct requests *rs, const struct sequence *s,
     answer->hot_entries = rs->core->tiers.hkm.n_blocks * KV_HOT_BLOCK_TOKENS;
 }
 
+/* A SEQ_BEGIN finds no room: has the next of what is kept been given up for it, or is room about to
+ * be free? Nothing is given up where all of it together would not do. */
+static bool make_room(struct requests *rs, const struct record_seq_begin *r)
+{
+    if (any_ending(rs))
+        return true;
+    return admission_beside_running(rs->core, rs->agent, r) == 0 &&
+           (requests_forget_dormant(rs) || free_oldest(rs));
+}
+
 /* 1: answered; 0: not yet. HILL_E_BUSY says that others have to end first: none of them is ending
  * already. */
 static int begin_sequence(struct requests *rs, struct sequence *s, const struct record_seq_begin *r)
@@ -293,17 +303,15 @@ static int begin_sequence(struct requests *rs, struct sequence *s, const struct 
     uint64_t identity = rs->core->config.keeps ? r->identity : 0;
     s->damage.n = s->replay_to = 0;
     start_sequence(rs, s, r);
-    open_evaluator(rs, s);
     answer.status = admission_begin(rs->core, rs->agent, s, identity, &why);
-    if (answer.status == HILL_E_BUSY && requests_forget_dormant(rs))
-        answer.status = admission_begin(rs->core, rs->agent, s, identity, &why);
-    if (answer.status == HILL_E_BUSY && (any_ending(rs) || free_oldest(rs)))
+    if (answer.status == HILL_E_BUSY && make_room(rs, r))
         return 0;
     if (answer.status == HILL_E_BUSY) {
         log_debug("request %llu waits: %s", (unsigned long long)s->identity, why.text);
     } else if (answer.status) {
         core_fail(rs->core, s, answer.status, "%s", why.text);
     } else {
+        open_evaluator(rs, s);
         s->state = SEQUENCE_ACTIVE;
         place_prompt(s);
         say_where_hot(rs, s, &answer);
@@ -403,7 +411,7 @@ static int pump_adoption(struct requests *rs, struct sequence *s)
 
 /* ---- gone on with ------------------------------------------------------------------------- */
 
-/* Its SEQ_BEGIN is held. False: it cannot go on, and begins anew. */
+/* Its SEQ_BEGIN is held. False: it cannot go on. */
 static bool take_up(struct requests *rs, struct sequence *s)
 {
     const struct record_seq_begin *r = &s->begin;
@@ -411,14 +419,15 @@ static bool take_up(struct requests *rs, struct sequence *s)
     if (!resting_fits(s, r) || rs->agent->status || core_is_emptied(rs->core))
         return false;
     set_request(rs, s, r);
-    open_evaluator(rs, s);
     int rc = admission_grow(rs->core, rs->agent, s, r->after_tokens, &why);
-    if (rc == HILL_E_BUSY && (any_ending(rs) || free_oldest(rs)))
+    if (rc == HILL_E_BUSY && make_room(rs, r))
         return true; /* once that is gone */
     if (rc) {
-        log_info("request %llu begins anew: %s", (unsigned long long)s->identity, why.text);
+        log_info("request %llu cannot go on with what is kept: %s", (unsigned long long)s->identity,
+                 why.text);
         return false;
     }
+    open_evaluator(rs, s);
     s->state = SEQUENCE_CUTTING;
     return true;
 }
@@ -462,20 +471,25 @@ static int pump_cutting(struct requests *rs, struct sequence *s)
     return rc < 0;
 }
 
-/* Of a sequence that rests and is asked for. */
+/* Of a sequence that rests, with a SEQ_BEGIN for it or for its slot. Where that has no room beside
+ * those that run the sequence rests on. */
 static int pump_resting(struct requests *rs, struct sequence *s)
 {
-    if (!take_up(rs, s))
+    if (take_up(rs, s))
+        return s->state != SEQUENCE_RESTING;
+    if (admission_beside_running(rs->core, rs->agent, &s->begin) != HILL_E_BUSY) {
         requests_close(rs, s); /* the SEQ_BEGIN that is held begins when it is gone */
-    return s->state != SEQUENCE_RESTING;
+        return 1;
+    }
+    return any_ending(rs) ? 0 : refuse_held(rs, s, HILL_E_BUSY);
 }
 
 int requests_take_begin(struct requests *rs, const struct record_seq_begin *r)
 {
     struct sequence *s = &rs->core->sequences[r->header.sequence];
-    if (!take_begin_back(rs, s))
+    if (!refuse_held(rs, s, HILL_E_CANCELLED))
         return 0;
-    if (s->state == SEQUENCE_RESTING && r->after) {
+    if (s->state == SEQUENCE_RESTING) {
         s->begin = *r;
         s->begin_held = true;
         pump_resting(rs, s);

@@ -58,7 +58,8 @@ void resting_add_room(const struct core *c, const struct sequence *s, struct hot
 {
     room->unreserved += tiers_blocks(&c->tiers, s->index) * room->n_layers;
     for (uint32_t d = 0; d < room->n_drives; d++)
-        room->drives[d].free_stripes += tiers_stripes(&c->tiers, s->index, d) * room->n_layers;
+        if (cold_map_takes(&c->tiers.cold, d))
+            room->drives[d].free_stripes += tiers_stripes(&c->tiers, s->index, d) * room->n_layers;
 }
 
 static uint32_t larger(uint32_t a, uint32_t b)

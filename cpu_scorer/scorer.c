@@ -128,9 +128,11 @@ void scorer_set_beta(struct scorer *p, double beta)
 {
     struct core *c = &p->core;
     c->config.beta = beta;
-    for (uint32_t i = 0; c->config.adapts && beta > 0 && i < c->config.n_sequences; i++)
-        if (c->sequences[i].state == SEQUENCE_ACTIVE && c->sequences[i].kept)
-            c->sequences[i].share.beta = beta;
+    for (uint32_t i = 0; c->config.adapts && beta > 0 && i < c->config.n_sequences; i++) {
+        struct sequence *s = &c->sequences[i];
+        if (s->state == SEQUENCE_ACTIVE && s->kept && s->share.adapts)
+            s->share.beta = beta;
+    }
 }
 
 void scorer_set_speeds(struct scorer *p, const double speeds[LAYOUT_DRIVES_MAX])

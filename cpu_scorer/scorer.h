@@ -193,9 +193,9 @@ void scorer_destroy(struct scorer *p);
  * SCORER_PROFILE_NS); the hook `profiled` is told. HILL_E_BUSY there: a request runs. The data
  * thread alone (from a hook). */
 void scorer_ask_profile(struct scorer *p, int64_t limit_ns);
-/* Hot entries for each cold one: for sequences that begin from now on, and for those that run and
- * are placed by a policy: more stays hot or comes up as it is missed, or goes down a batch at a
- * time. The data thread alone. */
+/* Hot entries for each cold one: for sequences that begin from now on, and for those that run, are
+ * placed by a policy and began with a beta that may change: more stays hot or comes up as it is
+ * missed, or goes down a batch at a time. The data thread alone. */
 void scorer_set_beta(struct scorer *p, double beta);
 /* Of several drives: what each may take of what goes down from now on. The data thread alone. */
 void scorer_set_speeds(struct scorer *p, const double speeds[LAYOUT_DRIVES_MAX]);

@@ -22,6 +22,19 @@ void prefix_store_drop(struct prefix_store *store, uint32_t sequence)
     store->entries[sequence] = (struct prefix_entry){0};
 }
 
+struct prefix_entry prefix_store_take(struct prefix_store *store, uint32_t sequence)
+{
+    struct prefix_entry e = store->entries[sequence];
+    store->entries[sequence] = (struct prefix_entry){0};
+    return e;
+}
+
+void prefix_store_give_back(struct prefix_store *store, uint32_t sequence, struct prefix_entry *e)
+{
+    store->entries[sequence] = *e;
+    *e = (struct prefix_entry){0};
+}
+
 void prefix_store_clear(struct prefix_store *store)
 {
     for (uint32_t i = 0; i < PREFIX_SEQUENCES_MAX; i++)

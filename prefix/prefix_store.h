@@ -63,6 +63,10 @@ void prefix_store_finish(struct prefix_store *store);
 int prefix_store_put(struct prefix_store *store, uint32_t sequence, const struct prefix_entry *e);
 /* The slot holds nothing any more. */
 void prefix_store_drop(struct prefix_store *store, uint32_t sequence);
+/* The same, but what it held is the caller's: its tokens are to be freed, or given back with it to
+ * a slot that holds nothing. */
+struct prefix_entry prefix_store_take(struct prefix_store *store, uint32_t sequence);
+void prefix_store_give_back(struct prefix_store *store, uint32_t sequence, struct prefix_entry *e);
 void prefix_store_clear(struct prefix_store *store);
 
 /* The longest prefix for the query on a slot that is not taken [PREFIX_SEQUENCES_MAX]; of two of a

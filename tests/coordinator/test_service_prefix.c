@@ -130,6 +130,35 @@ static void a_request_with_tokens_takes_plain_entries_alone(void **state)
     assert_int_equal(r->prefix.hit.n_tokens, 5);
 }
 
+/* Its worker has no room for it beside others: what its slot held may be named, and taken again. */
+static void what_a_refused_request_has_taken_is_given_back(void **state)
+{
+    (void)state;
+    uint32_t tokens[N_PROMPT] = {0};
+    const struct prefix_entry e = {
+        .request = 70, .tokens = tokens, .n_tokens = N_PROMPT, .n_kept = 5, .n_plain = 3};
+    Hill__Message message = HILL__MESSAGE__INIT;
+    Hill__Done done = HILL__DONE__INIT;
+    struct arrival a = {.message = &message};
+    assert_int_equal(prefix_store_put(&sv.prefixes, 1, &e), 0);
+    request_take_prefix(&sv, r);
+    assert_int_equal(r->sequence, 1);
+    assert_null(prefix_store_request(&sv.prefixes, 70));
+    done.request_id = r->wire_id;
+    done.finish = HILL__FINISH_REASON__FINISH_ERROR;
+    done.code = HILL_E_BUSY;
+    message.body_case = HILL__MESSAGE__BODY_DONE;
+    message.done = &done;
+    request_on_done(&sv, &a);
+    assert_int_equal(r->state, REQUEST_WAITING);
+    assert_ptr_equal(prefix_store_request(&sv.prefixes, 70), &sv.prefixes.entries[1]);
+    assert_memory_equal(sv.prefixes.entries[1].tokens, tokens, sizeof tokens);
+    assert_ptr_equal(request_book_advance(&sv.book), r);
+    request_take_prefix(&sv, r);
+    assert_int_equal(r->prefix.hit.n_tokens, 3);
+    assert_int_equal(r->sequence, 1);
+}
+
 static void say_progress(uint32_t decoded, bool selected)
 {
     Hill__Message message = HILL__MESSAGE__INIT;
@@ -191,6 +220,7 @@ int main(void)
         T(decoded_entries_of_before_a_coordinators_death_are_not),
         T(what_an_attempt_before_took_from_the_drive_is_not),
         T(a_first_token_of_important_tokens_changes_nothing),
+        T(what_a_refused_request_has_taken_is_given_back),
         T(a_request_with_tokens_takes_plain_entries_alone),
         T(decoded_entries_from_the_drive_are_named),
         T(important_tokens_of_the_first_attempt_are_named),

@@ -171,6 +171,7 @@ struct scorer_config rig_config(const struct rig_options *o)
         .n_stripes = o->n_stripes ? o->n_stripes : RIG_STRIPES,
         .score = o->score ? o->score : kv_score_reference,
         .importance = o->importance,
+        .windows = o->windows,
         .policy = o->policy,
         .mass = kv_mass_choose(o->mass ? o->mass : "auto"),
         .key_window_bytes = kv_plane_read_bytes(&rig_geometry, o->policy) ? 8192 : 0,
@@ -193,6 +194,7 @@ struct rig *rig_start(const struct rig_options *o)
     r->csd = o->csd;
     r->reads_hot = o->reads_hot;
     r->past_tokens = o->past_tokens;
+    r->layer_windows = o->windows;
     r->n_drives = config.n_drives ? config.n_drives : 1;
     rig_make_agents(r);
     rig_open_rings(r, o);
@@ -277,6 +279,13 @@ const struct scorer_profile *rig_profile(struct rig *r)
                           clock_deadline_ms(1), 0);
     assert_true(atomic_load_explicit(&r->profiled, memory_order_acquire));
     return &r->profile;
+}
+
+void rig_set_beta(struct rig *r, uint32_t hundredths)
+{
+    atomic_store_explicit(&r->set_beta, hundredths, memory_order_relaxed);
+    while (atomic_load_explicit(&r->set_beta, memory_order_relaxed))
+        shm_doorbell_ring(&r->bells[PARTY_SCORER]);
 }
 
 void rig_drain(struct rig *r)

@@ -34,6 +34,7 @@ struct rig_options {
     uint32_t past_tokens;               /* of every prompt: a session's */
     bool speculates;
     uint32_t policy, importance;     /* the pipeline's */
+    struct kv_layer_windows windows; /* the model's */
     const char *mass;                /* path that evaluates keys; NULL: auto */
     uint64_t digest_cache_bytes;     /* host-digest */
     double cpu_gb_per_s;             /* modelled */
@@ -60,6 +61,7 @@ struct rig {
     _Atomic bool interrupt;
     bool csd, reads_hot;
     uint32_t past_tokens;
+    struct kv_layer_windows layer_windows;
     uint32_t n_staging;        /* slots */
     struct scorer_stats stats; /* of the last request that ended; read after SEQ_STATS */
     _Atomic uint32_t n_failures;
@@ -91,6 +93,9 @@ uint32_t rig_tap(void *context, enum shm_ring_moment moment, uint32_t type, cons
 
 /* Ask for a profile and wait for it. */
 const struct scorer_profile *rig_profile(struct rig *r);
+
+/* Another beta from now on, in hundredths. */
+void rig_set_beta(struct rig *r, uint32_t hundredths);
 
 /* Have the drive, or one of several, emptied from now on. */
 void rig_drain(struct rig *r);
@@ -125,6 +130,8 @@ struct rig_request {
     bool check;                       /* against the oracle */
     double seen[RIG_LAYERS][RIG_CTX]; /* the oracle's sums of attention mass */
     bool kept[RIG_LAYERS][2][16];     /* prefetch: columns of each KV head that count */
+    /* uploads of the last selection, until it has been read: staging slot, generation */
+    uint32_t staged[RIG_GPU_SLOTS][2], n_staged;
     /* of the last selection: what the attention still reads in the hot pool */
     uint32_t reading[RIG_GPU_SLOTS][2], n_reading, reading_layer; /* hot slot, position */
     uint32_t linger_us;                                           /* of each attention */
@@ -222,7 +229,8 @@ bool nothing_was_said(struct rig *r);
 /* The value of a finite half-precision number that is not subnormal. */
 double rig_half_value(uint16_t bits);
 
-/* What the attention reads in the hot pool is there still. */
+/* What the attention reads in the hot pool is there still [I11], and what is staged for it
+ * [I9]. */
 void gpu_check_reading(const struct rig_request *q);
 
 /* Apply the uploads, look at what attention would read, compare with what must be selected. */

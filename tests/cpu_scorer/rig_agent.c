@@ -36,6 +36,7 @@ static void agent_complete(struct rig_agent *a, const struct record_header *head
                                   .flash_read_bytes = 1000,
                                   .flash_write_bytes = 100,
                                   .link_kv_bytes = 10 * count,
+                                  .busy_ns = command == RECORD_FETCH ? RIG_FETCH_NS * count : 0,
                                   .link_key_bytes = command == RECORD_READ_KEYS ? detail : 0};
     bool slow = atomic_load_explicit(&a->slow, memory_order_relaxed);
     if ((command == RECORD_DEMOTE && a->n_late < 8 && (slow || rig_random(&a->random, 2))) ||
@@ -172,12 +173,35 @@ static bool host_has(const struct rig_agent *a, const struct record_agent_query 
     return bit / 64 < r->n_host_words && (words[bit / 64] >> bit % 64 & 1);
 }
 
+/* A Score Block is made wrong, or the completion lacks a slot: how many it lacks. */
+static uint32_t tell_lie(struct rig_agent *a, struct record_score_block *b,
+                         struct score_tuple *tuples)
+{
+    assert_true(b->n > 1);
+    switch (atomic_exchange_explicit(&a->lie, RIG_TRUE, memory_order_relaxed)) {
+    case RIG_SCORES_TWICE:
+        tuples[b->n - 1] = tuples[0];
+        break;
+    case RIG_SCORES_FOREIGN:
+        b->stripe = RIG_STRIPES - 1;
+        break;
+    case RIG_SCORES_FEWER:
+        b->n--;
+        break;
+    case RIG_COUNTS_FEWER:
+        return 1;
+    default:
+        break;
+    }
+    return 0;
+}
+
 static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
 {
     uint32_t rows = atomic_load_explicit(&a->rows, memory_order_relaxed);
     uint32_t span = agent_begin_span(a, &r->header, RECORD_AGENT_QUERY);
     struct kv_query query = kv_query_at(&rig_geometry, r->importance, record_agent_query_terms(r));
-    uint32_t total = 0, left = 0;
+    uint32_t total = 0, left = 0, lacks = 0;
     atomic_store_explicit(&a->importance, r->importance, memory_order_relaxed);
     agent_end_query(a); /* the one before it */
     struct {
@@ -204,8 +228,10 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
                                                 .n = n,
                                                 .version = SCORE_BLOCK_VERSION,
                                                 .planes = 1};
+        if (atomic_load_explicit(&a->lie, memory_order_relaxed))
+            lacks = tell_lie(a, &out.block, out.tuples);
         agent_push(a, RING_SCORE, RECORD_SCORE_BLOCK, &out,
-                   (uint32_t)(sizeof out.block + n * sizeof out.tuples[0]));
+                   (uint32_t)(sizeof out.block + out.block.n * sizeof out.tuples[0]));
         total += n;
     }
     assert_int_equal(total, r->expected);
@@ -218,7 +244,7 @@ static void agent_query(struct rig_agent *a, const struct record_agent_query *r)
         return;
     }
     a->query_done =
-        (struct record_completion){.header = r->header, .tag = r->query_id, .count = total};
+        (struct record_completion){.header = r->header, .tag = r->query_id, .count = total - lacks};
     a->open_query = span;
     if (++a->n_queries % (rows ? rows : 1) == 0)
         agent_end_query(a);

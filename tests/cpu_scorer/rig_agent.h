@@ -42,6 +42,7 @@ enum {
     RIG_DRIVES = 3,
     RIG_STRIPE = 256,
     RIG_STRIPES = 30,
+    RIG_FETCH_NS = 12, /* that a FETCH takes for an entry, as its completion says */
     RIG_EPOCH = 7,
     RIG_SOON = 4000, /* ms; a thread of a loaded machine seldom waits so long for a processor */
     RIG_GPU_SLOTS = RIG_CTX,
@@ -51,6 +52,15 @@ enum {
 static const struct kv_geometry rig_geometry = {RIG_LAYERS, 4, 2, 16};
 
 /* ---- the fake agent ----------------------------------------------------------------------- */
+
+/* What an agent says of a query that is not so. */
+enum rig_lie {
+    RIG_TRUE,
+    RIG_SCORES_TWICE,   /* a slot */
+    RIG_SCORES_FOREIGN, /* slots of a stripe that is nobody's */
+    RIG_SCORES_FEWER,   /* than it says in its completion */
+    RIG_COUNTS_FEWER,
+};
 
 struct rig_slot {
     bool written, committed;
@@ -102,6 +112,7 @@ struct rig_agent {
     _Atomic bool slow;        /* it answers no DEMOTE and no TRIM; everything else at once */
     _Atomic bool gathers;     /* it answers queries, all at once, when the scorer sleeps */
     _Atomic bool twice;       /* it answers each TRIM twice */
+    _Atomic uint32_t lie;     /* enum rig_lie: of the next query that it scores slots for */
     bool keeps;               /* what is written was so in an earlier epoch (rig_give_slots) */
     uint32_t claims;          /* an ADOPT that finds nothing damaged names this position; 0: none */
     /* It is done with a query when it has the next one, but for every so many-th; 0: at once */

@@ -59,7 +59,7 @@ void gpu_go_on(struct rig_request *q, struct rig *r, uint32_t prompt, uint32_t m
                uint32_t adopt_min, uint32_t adopt_max, struct rig_ready *out)
 {
     q->rig = r;
-    q->n_reading = 0;
+    q->n_reading = q->n_staged = 0;
     struct record_seq_begin begin = begin_of(q, prompt, max);
     begin.adopt_min = adopt_min;
     begin.adopt_max = adopt_max;
@@ -160,7 +160,7 @@ void gpu_finish_reading(struct rig_request *q)
     if (q->n_reading && q->linger_us)
         usleep(q->linger_us);
     gpu_check_reading(q);
-    q->n_reading = 0;
+    q->n_reading = q->n_staged = 0;
 }
 
 static void gpu_reads_done(struct rig_request *q)

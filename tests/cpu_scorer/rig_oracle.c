@@ -20,6 +20,9 @@ void gpu_check_reading(const struct rig_request *q)
     for (uint32_t i = 0; i < q->n_reading; i++)
         assert_memory_equal(entries + (size_t)q->reading[i][0] * RIG_ENTRY,
                             q->entries[q->reading_layer][q->reading[i][1]], RIG_ENTRY);
+    for (uint32_t i = 0; i < q->n_staged; i++)
+        assert_int_equal(shm_arena_generation(&q->rig->staging_view, q->staged[i][0]),
+                         q->staged[i][1]);
 }
 
 /* What must be selected: every token scored from our copy, sorted, the best k with the forced ones.
@@ -264,10 +267,12 @@ void oracle_check_answer(struct rig_request *q, uint32_t layer, uint32_t n, cons
         const struct selected_upload *u = &uploads[i];
         assert_int_equal(shm_arena_generation(&q->rig->staging_view, u->staging_slot),
                          u->generation);
+        q->staged[i][0] = u->staging_slot;
+        q->staged[i][1] = u->generation;
         memcpy(q->gpu[layer][u->gpu_slot], shm_arena_slot(&q->rig->staging_view, u->staging_slot),
                RIG_ENTRY);
     }
-    q->uploads += answer->n_uploads;
+    q->uploads += q->n_staged = answer->n_uploads;
     q->reading_layer = layer;
     for (uint32_t i = 0; i < answer->n_selected; i++) {
         q->chosen[items[i].position]++;
@@ -286,8 +291,12 @@ void oracle_check_answer(struct rig_request *q, uint32_t layer, uint32_t n, cons
     if (!q->check)
         return;
     bool mass = kv_policy_reads_keys(q->settings.policy);
-    assert_int_equal(answer->n_selected, kv_budget_tokens(&q->settings, n));
-    uint32_t k = q->settings.policy == KV_POLICY_LEOAM
+    uint32_t window = kv_window_tokens(&q->rig->layer_windows, layer, n);
+    assert_int_equal(answer->n_selected, window ? window : kv_budget_tokens(&q->settings, n));
+    for (uint32_t i = 0; i < window; i++)
+        positions[i] = n - window + i;
+    uint32_t k = window ? window
+                 : q->settings.policy == KV_POLICY_LEOAM
                      ? check_by_chunks(q, layer, n, query, items, positions)
                  : mass ? check_by_mass(q, layer, n, query, items, positions)
                         : oracle_select(q, layer, n, query, positions);

@@ -59,7 +59,11 @@ static struct scorer_stats end(struct rig_request *q)
 {
     uint64_t hash = XXH64_digest(q->hash);
     struct scorer_stats stats = gpu_end(q);
+    int64_t fetch_ns = 0;
     assert_int_equal(stats.selection_hash, hash);
+    for (uint32_t d = 0; d < RIG_DRIVES; d++)
+        fetch_ns += stats.drives[d].fetch_ns;
+    assert_int_equal(fetch_ns, RIG_FETCH_NS * stats.cold.hits); /* none of what was carried */
     return stats;
 }
 
@@ -351,6 +355,58 @@ static void test_no_query_waits_for_what_goes_over(void **unused)
     rig_stop(r);
 }
 
+/* Slots of other drives that are written and do not count: what goes over is among them. */
+static uint32_t slots_on_their_way(const struct rig *r)
+{
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < r->n_drives; d++)
+        for (uint32_t i = 0; i < RIG_STRIPE * RIG_STRIPES; i++)
+            n += d != LEFT && r->agents[d]->slots[i].written && !r->agents[d]->slots[i].committed;
+    return n;
+}
+
+/* Of a scorer that ends while entries go over nothing is left but the hot segment and what the
+ * drives have: in the next epoch the request goes on with all of its tokens. */
+static void test_a_scorer_that_is_lost_while_entries_go_over_loses_nothing(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .n_drives = 3, .n_sequences = 1};
+    struct rig_ready answer;
+    struct rig_slot *slots[RIG_DRIVES];
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    gpu_prefill(q);
+    decode(&q, 1, BEFORE);
+    for (uint32_t d = 0; d < r->n_drives; d++)
+        atomic_store_explicit(&r->agents[d]->slow, true, memory_order_relaxed);
+    rig_settle(r);
+    uint32_t before = slots_on_their_way(r);
+    rig_drain_drive(r, LEFT);
+    int64_t deadline = clock_deadline_ms(60000);
+    while (atomic_load_explicit(&r->ask_drain, memory_order_acquire)) {
+        assert_true(clock_now_ns() < deadline);
+        usleep(200);
+    }
+    rig_settle(r);
+    assert_true(slots_on_their_way(r) > before);
+    for (uint32_t d = 0; d < r->n_drives; d++)
+        slots[d] = rig_take_slots(r, d);
+    o.hot = rig_stop_keeping(r);
+    r = rig_start(&o);
+    for (uint32_t d = 0; d < r->n_drives; d++) {
+        rig_give_slots(r, d, slots[d]);
+        free(slots[d]);
+    }
+    gpu_go_on(q, r, PROMPT, MAX, q->n, q->n, &answer);
+    assert_int_equal(answer.ready.status, 0);
+    assert_int_equal(answer.ready.kept_tokens, q->n);
+    assert_int_equal(answer.ready.n_damaged, 0);
+    decode(&q, 1, 20);
+    struct scorer_stats stats = end(q);
+    assert_int_equal(stats.hot.tokens + stats.cold.tokens, entries(20));
+    rig_stop(r);
+}
+
 /* The others have stripes for what they have, and M_0 blocks for what is hot: nothing moves, the
  * number of entries is told, and the drive takes new ones. When no request runs it is left. */
 static void test_one_without_places_for_its_entries_stays(void **unused)
@@ -515,6 +571,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_of_several_is_left_while_requests_decode),
         cmocka_unit_test(test_no_query_waits_for_what_goes_over),
+        cmocka_unit_test(test_a_scorer_that_is_lost_while_entries_go_over_loses_nothing),
         cmocka_unit_test(test_one_without_places_for_its_entries_stays),
         cmocka_unit_test(test_where_others_have_no_room_it_comes_up),
         cmocka_unit_test(test_a_prompt_that_is_not_whole_finds_its_place),

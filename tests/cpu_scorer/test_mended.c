@@ -246,6 +246,26 @@ static void test_damaged_entries_are_named_and_come_before_any_query(void **unus
     mend_prompt(&o);
 }
 
+/* Its beta was fixed, and what it has set aside is what that needs: in an epoch whose beta adapts
+ * it stays. */
+static void test_a_beta_that_was_fixed_is_not_followed(void **unused)
+{
+    (void)unused;
+    struct left l;
+    struct rig_ready answer;
+    struct rig_options o = {.csd = true, .beta = 0.66, .placement = PLACEMENT_BKP};
+    struct rig *r = begin(&l, &o, 8);
+    l.options.adapts = true;
+    r = go_on(&l, r, &answer, false, 0);
+    assert_whole(&l, r, &answer);
+    gpu_decode_settled(l.q, 4);
+    uint64_t hot = atomic_load_explicit(&r->hot_now, memory_order_relaxed);
+    rig_set_beta(r, 10);
+    gpu_decode_settled(l.q, 20);
+    assert_true(atomic_load_explicit(&r->hot_now, memory_order_relaxed) > hot / 2);
+    finish(&l, r, 3);
+}
+
 /* Without damage each stripe is asked for once. Each damaged slot of one costs another round. */
 static void test_the_agent_is_asked_again_for_each_damaged_slot_of_a_stripe(void **unused)
 {
@@ -607,6 +627,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged_entries_are_named_and_come_before_any_query),
+        cmocka_unit_test(test_a_beta_that_was_fixed_is_not_followed),
         cmocka_unit_test(test_the_agent_is_asked_again_for_each_damaged_slot_of_a_stripe),
         cmocka_unit_test(test_what_has_no_room_in_dram_goes_to_the_drive),
         cmocka_unit_test(test_what_is_made_again_goes_down_as_the_oldest),

@@ -126,6 +126,29 @@ static void test_policy_full_selects_everything_unscored(void **unused)
     assert_int_equal(s.budget, MAX - 1);
 }
 
+/* The first and last layer attend to their newest tokens alone; the budget is the other one's. */
+static void test_layers_with_windows_select_the_newest(void **unused)
+{
+    (void)unused;
+    static const struct rig_options places[] = {
+        {.csd = true, .beta = 0.25},
+        {.csd = true, .beta = 0.66, .placement = PLACEMENT_BKP, .pin = -1, .gpu_drop = 0.9},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct rig_options o = places[i];
+        o.windows = (struct kv_layer_windows){.tokens = 71, .global_every = 2};
+        struct rig *r = rig_start(&o);
+        struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+        gpu_prefill(q);
+        gpu_decode_settled(q, STEPS);
+        uint64_t hash = XXH64_digest(q->hash);
+        struct scorer_stats stats = gpu_end(q);
+        assert_int_equal(stats.selection_hash, hash);
+        assert_int_equal(stats.budget, kv_budget_tokens(&usual, MAX - 1));
+        rig_stop(r);
+    }
+}
+
 /* whole_request compares every selection with the oracle's; the hash shows that it is a different
  * selection for each importance, and the same one wherever the entries lie. */
 static void test_every_importance_selects_the_same_at_every_place(void **unused)
@@ -373,6 +396,30 @@ static void test_two_sequences_do_not_mix(void **unused)
 
 /* A request is dropped in mid-prefill by the next SEQ_BEGIN of its slot; many times, so that
  * stripes must come back. */
+/* Others' queries take staging slots and give them back: none of what this one has not read
+ * [I9]. */
+static void test_what_is_staged_stays_until_it_is_read(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25, .gpu_drop = 1};
+    struct rig *r = rig_start(&o);
+    struct rig_request *a = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+    struct rig_request *b = gpu_begin(r, 1, PROMPT, MAX, &usual, 0);
+    gpu_prefill(a);
+    gpu_prefill(b);
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++) {
+        assert_int_equal(gpu_query(a, layer, a->n, false), 0);
+        assert_true(a->n_staged > 0);
+        assert_int_equal(gpu_decode(b), 0);
+        gpu_check_reading(a);
+    }
+    a->n++;
+    gpu_step_end(a);
+    gpu_end(a);
+    gpu_end(b);
+    rig_stop(r);
+}
+
 static void test_a_new_sequence_replaces_the_old_one(void **unused)
 {
     (void)unused;
@@ -740,6 +787,7 @@ int main(void)
         cmocka_unit_test(test_four_fifths_cold_selects_the_same),
         cmocka_unit_test(test_every_scoring_path_selects_the_same),
         cmocka_unit_test(test_policy_full_selects_everything_unscored),
+        cmocka_unit_test(test_layers_with_windows_select_the_newest),
         cmocka_unit_test(test_every_importance_selects_the_same_at_every_place),
         cmocka_unit_test(test_bkp_selects_the_same_while_it_moves),
         cmocka_unit_test(test_slots_of_what_moved_up_are_used_again),
@@ -750,6 +798,7 @@ int main(void)
         cmocka_unit_test(test_the_hot_cap_wins_over_beta),
         cmocka_unit_test(test_a_wrong_score_changes_the_selection),
         cmocka_unit_test(test_two_sequences_do_not_mix),
+        cmocka_unit_test(test_what_is_staged_stays_until_it_is_read),
         cmocka_unit_test(test_a_new_sequence_replaces_the_old_one),
         cmocka_unit_test(test_what_cannot_fit_is_refused_at_the_start),
         cmocka_unit_test(test_no_room_beside_another_is_busy_and_no_failure),

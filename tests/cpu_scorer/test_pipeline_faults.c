@@ -144,6 +144,26 @@ static void test_a_silent_agent_is_a_timeout(void **unused)
     rig_stop(r);
 }
 
+/* A slot that is scored twice or is not the request's, or that has no score: its query fails, and
+ * the request with it [I5]. Another one goes on. */
+static void test_each_token_is_scored_once(void **unused)
+{
+    (void)unused;
+    for (enum rig_lie lie = RIG_SCORES_TWICE; lie <= RIG_COUNTS_FEWER; lie++) {
+        struct rig_request *q = decoding(0);
+        struct rig *r = q->rig;
+        struct rig_request *other = gpu_begin(r, 1, PROMPT, MAX, &usual, 0);
+        gpu_prefill(other);
+        atomic_store_explicit(&r->agent->lie, lie, memory_order_relaxed);
+        assert_int_equal(gpu_decode(q), HILL_E_PROTOCOL);
+        assert_int_equal(gpu_decode(other), 0);
+        assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 1);
+        gpu_end(q);
+        gpu_end(other);
+        rig_stop(r);
+    }
+}
+
 static void test_an_interruption_leaves_a_waiting_query(void **unused)
 {
     (void)unused;
@@ -326,6 +346,7 @@ int main(void)
         cmocka_unit_test(test_tokens_out_of_order_fail_the_request),
         cmocka_unit_test(test_keys_and_values_that_are_no_numbers_fail_the_request),
         cmocka_unit_test(test_a_silent_agent_is_a_timeout),
+        cmocka_unit_test(test_each_token_is_scored_once),
         cmocka_unit_test(test_an_interruption_leaves_a_waiting_query),
         cmocka_unit_test(test_a_query_of_a_request_that_is_over_is_refused),
         cmocka_unit_test(test_foreign_bytes_on_the_link_are_counted_as_keys),

@@ -160,18 +160,11 @@ static void test_a_modelled_cpu_takes_its_time_and_changes_nothing(void **unused
     rig_stop(r);
 }
 
-static void set_beta(struct rig *r, uint32_t hundredths)
-{
-    atomic_store_explicit(&r->set_beta, hundredths, memory_order_relaxed);
-    while (atomic_load_explicit(&r->set_beta, memory_order_relaxed))
-        shm_doorbell_ring(&r->bells[PARTY_SCORER]);
-}
-
 /* Decode with another beta from now on; how many tokens are hot at the end. */
 static uint64_t decode_with(struct rig_request *q, uint32_t hundredths, uint32_t steps)
 {
     struct rig *r = q->rig;
-    set_beta(r, hundredths);
+    rig_set_beta(r, hundredths);
     gpu_decode_settled(q, steps); /* checked against the oracle */
     return atomic_load_explicit(&r->hot_now, memory_order_relaxed);
 }
@@ -205,7 +198,7 @@ static uint64_t hot_after_prompt(uint32_t hundredths, bool in_its_middle)
     struct rig_request *q = gpu_begin(r, 0, PROMPT, RIG_CTX, &usual, 0);
     gpu_append(q, 0, 20);
     if (in_its_middle)
-        set_beta(r, hundredths);
+        rig_set_beta(r, hundredths);
     gpu_prefill(q);
     uint64_t hot = decode_with(q, hundredths, 120);
     gpu_end(q);

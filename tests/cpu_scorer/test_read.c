@@ -71,8 +71,24 @@ static void test_entries_are_read_wherever_they_lie(void **unused)
         struct scorer_stats stats = gpu_end(q);
         assert_int_equal(stats.hot.hits + stats.cold.hits, served); /* reading hits nothing */
         assert_int_equal(stats.queries, STEPS * RIG_LAYERS);
+        assert_int_equal(stats.fetch_cold_ns, RIG_FETCH_NS * stats.cold.hits); /* nor takes time */
         rig_stop(r);
     }
+}
+
+static void test_what_is_read_is_no_part_of_a_step(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 0.25};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &settings, 0);
+    gpu_prefill(q);
+    read_all(q);
+    struct scorer_stats stats = gpu_end(q);
+    assert_true(stats.link_kv_bytes > 0);
+    assert_int_equal(stats.fetch_cold_ns, 0);
+    assert_int_equal(stats.copy_hot_ns, 0);
+    rig_stop(r);
 }
 
 static void test_more_than_a_selection_may_have_is_refused(void **unused)
@@ -308,6 +324,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_entries_are_read_wherever_they_lie),
+        cmocka_unit_test(test_what_is_read_is_no_part_of_a_step),
         cmocka_unit_test(test_more_than_a_selection_may_have_is_refused),
         cmocka_unit_test(test_what_is_read_ahead_stays_for_one_more),
         cmocka_unit_test(test_a_damaged_entry_is_not_read),

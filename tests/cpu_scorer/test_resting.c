@@ -18,10 +18,10 @@ static uint32_t draw(uint32_t below)
     return (uint32_t)rig_random(&state, below);
 }
 
-/* SEQ_BEGIN of another request on the slot, that goes on with the first n_after tokens of q's;
- * false: it begins anew. q becomes that request. */
-static bool go_on(struct rig_request *q, uint64_t after, uint32_t n_after, uint32_t prompt,
-                  uint32_t max)
+/* SEQ_BEGIN of another request on the slot, that goes on with the first n_after tokens of q's. The
+ * answer stays peeked. q becomes that request. */
+static const struct record_seq_ready *ask(struct rig_request *q, uint64_t after, uint32_t n_after,
+                                          uint32_t prompt, uint32_t max)
 {
     struct record_seq_begin begin = {.request_id = ++q->request_id,
                                      .prompt_tokens = prompt,
@@ -29,7 +29,7 @@ static bool go_on(struct rig_request *q, uint64_t after, uint32_t n_after, uint3
                                      .alpha = settings.alpha,
                                      .sinks = settings.sinks,
                                      .window = settings.window,
-                                     .policy = settings.policy,
+                                     .policy = q->settings.policy,
                                      .reads_hot = q->rig->reads_hot,
                                      .identity = q->request_id,
                                      .after = after,
@@ -37,7 +37,22 @@ static bool go_on(struct rig_request *q, uint64_t after, uint32_t n_after, uint3
     q->step = 0;
     begin.header = gpu_header(q, 0);
     gpu_push(q->rig, RING_APPEND, RECORD_SEQ_BEGIN, &begin, sizeof begin);
-    const struct record_seq_ready *ready = gpu_wait(q->rig, RECORD_SEQ_READY);
+    return gpu_wait(q->rig, RECORD_SEQ_READY);
+}
+
+/* It is refused. */
+static void is_busy(struct rig_request *q, uint64_t after, uint32_t n_after, uint32_t prompt,
+                    uint32_t max)
+{
+    assert_int_equal(ask(q, after, n_after, prompt, max)->status, HILL_E_BUSY);
+    shm_ring_release(&q->rig->gpu[RING_SELECTION]);
+}
+
+/* It begins; false: anew. */
+static bool go_on(struct rig_request *q, uint64_t after, uint32_t n_after, uint32_t prompt,
+                  uint32_t max)
+{
+    const struct record_seq_ready *ready = ask(q, after, n_after, prompt, max);
     if (ready->status)
         fail_msg("%u tokens, at most %u: %s", prompt, max, hill_strerror(ready->status));
     assert_int_equal(ready->header.step, 0);
@@ -164,6 +179,57 @@ static void test_what_rests_gives_its_room(void **unused)
     gpu_free(a);
     gpu_free(b);
     rig_stop(r);
+}
+
+/* Who finds no room beside the one that runs, whatever rests would go: nothing does. Neither for a
+ * slot of its own, nor on the slot of what rests, nor going on with that; nor for want of staging.
+ */
+static void test_who_is_refused_takes_nothing_away(void **unused)
+{
+    (void)unused;
+    static const struct rig_options narrow[] = {
+        {.csd = false, .hot_blocks = 33, .n_sequences = 3}, /* 11 blocks a layer */
+        {.csd = true, .beta = 0.1, .n_stripes = 4 * RIG_LAYERS, .n_sequences = 3},
+        {.csd = true, .beta = 0.25, .staging = 80, .n_sequences = 3},
+        {.csd = true,
+         .beta = 0.1,
+         .n_stripes = 4 * RIG_LAYERS,
+         .n_sequences = 3,
+         .policy = KV_POLICY_HOST_DIGEST,
+         .digest_cache_bytes = 1u << 20},
+    };
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
+        struct rig *r = rig_start(&narrow[i]);
+        struct rig_request *a = open_slot(r, 0), *b = open_slot(r, 1), *c = open_slot(r, 2);
+        a->settings.policy = b->settings.policy = c->settings.policy =
+            narrow[i].policy ? narrow[i].policy : settings.policy;
+        assert_false(go_on(b, 0, 0, 500, 550));
+        live(b, 2);
+        assert_false(go_on(a, 0, 0, 100, 110));
+        live(a, 2);
+        uint64_t kept = a->request_id;
+        assert_int_equal(end(a, true, 0).kept_tokens, 102);
+        is_busy(c, 0, 0, 600, 640);
+        end(c, false, HILL_E_BUSY);
+        is_busy(a, 0, 0, 600, 640);
+        end(a, false, HILL_E_BUSY);
+        is_busy(a, kept, 102, 600, 640);
+        end(a, false, HILL_E_BUSY);
+        assert_true(go_on(a, kept, 102, 105, 110));
+        live(a, 2);
+        assert_int_equal(gpu_decode(b), 0);
+        struct scorer_stats stats = end(a, true, 0);
+        assert_int_equal(stats.kept_tokens, 107);
+        assert_int_equal(stats.link_key_bytes, 0); /* what M_0 has of its digests is there still */
+        end(b, false, 0);
+        assert_false(go_on(c, 0, 0, 600, 640)); /* now it fits, if need be in the room of a */
+        live(c, 2);
+        end(c, false, 0);
+        gpu_free(a);
+        gpu_free(b);
+        gpu_free(c);
+        rig_stop(r);
+    }
 }
 
 /* Another request's, more tokens than there are, one that was not to be kept, one that failed. */
@@ -381,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_what_rests_gives_its_room),
         cmocka_unit_test(test_what_rests_goes_only_with_a_drive_that_goes),
         cmocka_unit_test(test_what_ends_after_the_last_drive_rests),
+        cmocka_unit_test(test_who_is_refused_takes_nothing_away),
         cmocka_unit_test(test_what_is_not_there_begins_anew),
         cmocka_unit_test(test_a_cut_that_the_agent_refuses_begins_anew),
         cmocka_unit_test(test_a_cancelled_one_keeps_what_is_whole),
