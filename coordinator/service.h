@@ -177,6 +177,8 @@ bool requests_are_entries(const struct service *sv);
 bool request_keeps(const struct service *sv, const struct request *r);
 /* Its slot and its prefix: when it has been given a slot and before it is sent. */
 void request_take_prefix(struct service *sv, struct request *r);
+/* Of the prompt of one that goes on: known to be plain (prefix/README.md). */
+uint32_t request_resume_plain(const struct request *r);
 bool request_fill_reuse(const struct request *r, Hill__Reuse *out); /* false: nothing is reused */
 /* Tokens of its prompt that were not computed. */
 uint32_t request_reused(const struct request *r);
