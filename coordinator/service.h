@@ -179,6 +179,8 @@ bool request_keeps(const struct service *sv, const struct request *r);
 void request_take_prefix(struct service *sv, struct request *r);
 /* It was refused, and the scorer has forgotten nothing for it: what its slot held is kept again. */
 void request_return_prefix(struct service *sv, struct request *r);
+/* Of the prompt of one that goes on: known to be plain (prefix/README.md). */
+uint32_t request_resume_plain(const struct request *r);
 bool request_fill_reuse(const struct request *r, Hill__Reuse *out); /* false: nothing is reused */
 /* Tokens of its prompt that were not computed. */
 uint32_t request_reused(const struct request *r);

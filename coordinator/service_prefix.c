@@ -88,6 +88,14 @@ bool request_fill_reuse(const struct request *r, Hill__Reuse *out)
     return r->prefix.hit.request && r->attempts == 1; /* later ones: the slot has been cleared */
 }
 
+/* Of what came decoded out of the drive's store the length is not known. */
+uint32_t request_resume_plain(const struct request *r)
+{
+    if (r->restore_path || r->prefix.drive_decoded)
+        return 0;
+    return r->prefix.decoded ? r->prefix.hit.n_plain : r->n_prompt;
+}
+
 /* Of its prompt, all attempts together. */
 uint32_t request_reused(const struct request *r)
 {

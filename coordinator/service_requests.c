@@ -227,6 +227,7 @@ static int send_prefill(struct service *sv, struct request *r)
         resume.logits_states.len = n_states * sizeof *states;
         resume.mends = !r->restore_path && !r->prefix.decoded && !r->prefix.drive_decoded &&
                        !r->prefix.selected;
+        resume.plain = request_resume_plain(r);
         prefill.resume = &resume;
     }
     int code = router_to_worker(sv->router, WORKER_GPU, &PROTO_MESSAGE(PREFILL, prefill, &prefill));

@@ -152,7 +152,7 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
                 to_q[(size_t)i * ROWS] = pair.x;
                 to_q[(size_t)(i + 1) * ROWS] = pair.y;
             } else {
-                pair = clamp(pair, -65504.0f, 65504.0f);
+                pair = (float2)(saturate(pair.x), saturate(pair.y));
                 vstore_half(pair.x, (size_t)i * 16, to_k);
                 vstore_half(pair.y, (size_t)(i + 1) * 16, to_k);
                 vstore_half(pair.x, kv_head * HEAD_DIM + i, entry);
@@ -165,7 +165,7 @@ __kernel void rotate_store(uint index0, __global const float *qkv, uint stride,
         __global half *to = v + (head * (size_t)panels * 16 + position) * PADDED_DIM;
         for (uint i = 0; i < HEAD_DIM; i++) {
             uint at = (N_HEADS + N_KV_HEADS + head) * HEAD_DIM + i;
-            float a = clamp(bias ? from[at] + bias[at] : from[at], -65504.0f, 65504.0f);
+            float a = saturate(bias ? from[at] + bias[at] : from[at]);
             vstore_half(a, i, to);
             vstore_half(a, (N_KV_HEADS + head) * HEAD_DIM + i, entry);
         }

@@ -220,7 +220,7 @@ static void find_norm(const struct step *s, uint r, uint k, __local float *scrat
 /* Some blocks of a row of x, times g unless NULL, to q: as decode_product.cl's quantise, its bits.
  * 32 items have a block. largest, sums [GROUP_ITEMS] */
 static void quantise(__global const float *x, size_t stride, __global const float *g, uint k,
-                     __global uint *q, uint task, __local float *largest, __local int *sums)
+                     __global uint *q, uint task, __local int *largest, __local int *sums)
 {
     uint r = task / quant_tasks_of_row(k), first = task % quant_tasks_of_row(k) * QUANT_BLOCKS;
     uint end = min(first + QUANT_BLOCKS, k / 32), in_block = ITEM % 32;
@@ -229,14 +229,14 @@ static void quantise(__global const float *x, size_t stride, __global const floa
     for (; first < end; first += GROUP_ITEMS / 32) {
         uint block = first + ITEM / 32, i = block * 32 + in_block;
         float v = block >= end ? 0.0f : g ? x[i] * g[i] : x[i];
-        largest[ITEM] = fabs(v);
+        largest[ITEM] = MAGNITUDE(int, v);
         for (uint n = 16; n > 0; n /= 2) {
             SYNC;
             if (in_block < n)
-                largest[ITEM] = fmax(largest[ITEM], largest[ITEM + n]);
+                largest[ITEM] = max(largest[ITEM], largest[ITEM + n]);
         }
         SYNC;
-        float most = largest[ITEM - in_block];
+        float most = as_float(largest[ITEM - in_block]);
         int code = convert_int(rint(v * inverse_scale(most)));
         sums[ITEM] = code;
         for (uint n = 8; n > 0; n /= 2) { /* of each half of the block */
@@ -258,7 +258,7 @@ static void quantise(__global const float *x, size_t stride, __global const floa
 KERNEL prepare_groups(STEP_PARAMETERS)
 {
     __local float scratch[GROUP_ITEMS];
-    __local int sums[GROUP_ITEMS];
+    __local int largest[GROUP_ITEMS], sums[GROUP_ITEMS];
     struct step s = AS_STEP;
     bool of_x = phase != QUANT_OUTPUT && phase != QUANT_DOWN;
     uint task = get_group_id(0), norms = of_x ? n_rows : 0;
@@ -282,7 +282,7 @@ KERNEL prepare_groups(STEP_PARAMETERS)
                  : phase == QUANT_OUTPUT ? Q_STRIDE
                                          : ACT_STRIDE,
                  g, guesses ? s.guesser.k : w.k, guesses ? quantised_guess(&s) : s.quantised,
-                 task - norms - (guesses ? own : 0), scratch, sums);
+                 task - norms - (guesses ? own : 0), largest, sums);
     }
 }
 

@@ -279,7 +279,10 @@ static int add_ints(int16 v)
 /* A block of 32 values as product.cl takes it. */
 static void quantise_block(float16 a, float16 b, __global uint *words, __global uint *fields)
 {
-    float largest = max_lanes(fmax(fabs(a), fabs(b)));
+    int16 bits = max(MAGNITUDE(int16, a), MAGNITUDE(int16, b));
+    int8 half_bits = max(bits.lo, bits.hi);
+    int4 most = max(half_bits.lo, half_bits.hi);
+    float largest = as_float(max(max(most.x, most.z), max(most.y, most.w)));
     float16 inverse = inverse_scale((float16)(largest));
     float scale = scale_of((float16)(largest)).x;
     int16 qa = convert_int16(rint(a * inverse)), qb = convert_int16(rint(b * inverse));

@@ -217,10 +217,10 @@ __kernel void quantise_rows(uint index0, __global const float *a, uint a_stride,
     __global const float *from = a + (tile * a_stride + block * 32) * ROWS;
     __global uint *words = out + tile * QUANT_TILE(k) + block * 8 * ROWS;
     __global uint *fields = out + tile * QUANT_TILE(k) + ((size_t)(k / 4) + block * FIELDS) * ROWS;
-    float16 largest = (float16)(0.0f);
+    int16 bits = (int16)(0);
     for (int i = 0; i < 32; i++)
-        largest = fmax(largest, fabs(LOAD_ROWS(from + i * ROWS)));
-    float16 inverse = inverse_scale(largest), scale = scale_of(largest);
+        bits = max(bits, MAGNITUDE(int16, LOAD_ROWS(from + i * ROWS)));
+    float16 largest = as_float16(bits), inverse = inverse_scale(largest), scale = scale_of(largest);
     int16 sums[2] = {(int16)(0), (int16)(0)};
     for (int g = 0; g < 8; g++) {
         uint16 word = (uint16)(0);

@@ -224,10 +224,10 @@ __kernel void quantise_rows(uint index0, __global const float *a, uint a_stride,
     __global const float *from = a + (tile * a_stride + block * 32) * ROWS + r;
     __global uint *words = out + tile * QUANT_TILE(k) + block * 8 * ROWS + r;
     __global uint *fields = out + tile * QUANT_TILE(k) + ((k / 4) + block * FIELDS) * ROWS + r;
-    float largest = 0.0f;
+    int bits = 0;
     for (int i = 0; i < 32; i++)
-        largest = fmax(largest, fabs(from[i * ROWS]));
-    float inverse = inverse_scale(largest);
+        bits = max(bits, MAGNITUDE(int, from[i * ROWS]));
+    float largest = as_float(bits), inverse = inverse_scale(largest);
     int sums[2] = {0, 0};
     for (int g = 0; g < 8; g++) {
         uint word = 0;

@@ -144,6 +144,7 @@ static int finish(struct request *r)
              (unsigned long long)r->prefill->identity, r->mend->n,
              (clock_now_ns() - r->begun_ns) * 1e-6);
     mend_drop(r);
+    r->prompt_done_ns = r->token_ns = clock_now_ns(); /* what is made again is no decoding */
     r->state = REQUEST_DECODE;
     return 0;
 }

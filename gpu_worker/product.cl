@@ -494,15 +494,15 @@ INLINE void quant_parts(const int rows, const int bits, const int zero, const in
 
 /* ---- activations ---- */
 
-/* 127 / max|x|, or 0 for a block that is taken for zeros. */
+/* 127 / max|x|, or 0 for a block that is taken for zeros. NaN stays. */
 INLINE floats inverse_scale(floats largest)
 {
-    return select((floats)(0.0f), 127.0f / largest, largest > 1e-30f);
+    return select(127.0f / largest, (floats)(0.0f), largest <= 1e-30f);
 }
 
 INLINE floats scale_of(floats largest)
 {
-    return select((floats)(0.0f), largest / 127.0f, largest > 1e-30f);
+    return select(largest / 127.0f, (floats)(0.0f), largest <= 1e-30f);
 }
 
 /* A block's fields, `stride` apart, from its scale and the sums of its halves. */

@@ -584,6 +584,11 @@ int request_take_token(struct request *r, struct hill_why *why)
     if (late)
         return late;
     logits_file_step(w);
+    if (!sampler_has_numbers(w->logits, w->hparams.n_vocab))
+        return hill_fail(why, HILL_E_DAMAGED,
+                         "the logits of step %u are no numbers: a damaged model, or one whose "
+                         "activations overflow",
+                         r->step);
     if (r->prefill->n_forced) { /* as many as predict */
         token = r->prefill->forced[r->predicted];
     } else {

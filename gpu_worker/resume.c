@@ -169,6 +169,7 @@ int resume_begin(struct request *r, struct hill_why *why)
     if (r->json.tokens &&
         json_answer_begin(&r->json, r->json.tokens, r->tokens + r->prompt, r->predicted))
         return hill_fail(why, HILL_E_PROTOCOL, "the answer so far begins no JSON");
+    r->n_plain = r->holds_chosen ? r->n_plain : m->plain;
     r->step = r->kept_step;
     r->finish = HILL__FINISH_REASON__FINISH_LENGTH;
     r->prompt_done_ns = r->token_ns = clock_now_ns();

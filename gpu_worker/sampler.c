@@ -88,14 +88,12 @@ static uint32_t pick_greedy_of(const float *logits, uint32_t n, const struct sam
     return best;
 }
 
-/* Higher logits first, then lower ids; a NaN ranks last. */
+/* Higher logits first, then lower ids. */
 static int compare(const void *a, const void *b)
 {
     const struct sampler_candidate *x = a, *y = b;
-    if (x->logit > y->logit || (isnan(y->logit) && !isnan(x->logit)))
-        return -1;
-    if (x->logit < y->logit || (isnan(x->logit) && !isnan(y->logit)))
-        return 1;
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
     return x->token < y->token ? -1 : x->token > y->token;
 }
 
@@ -206,6 +204,16 @@ uint32_t sampler_pick(struct sampler *s, const float *logits, const uint32_t *hi
             return c[i].token;
     }
     return c[n - 1].token; /* the sum fell short of 1 by rounding */
+}
+
+bool sampler_has_numbers(const float *logits, uint32_t n_vocab)
+{
+    int wrong = 0, some = 0; /* sums that the compiler makes of vectors */
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        wrong |= !(logits[i] < INFINITY);
+        some |= logits[i] > -INFINITY;
+    }
+    return some && !wrong;
 }
 
 int sampler_logprob(const float *logits, uint32_t n_vocab, uint32_t token, double *out)

@@ -49,10 +49,14 @@ struct sampler_filter {
     const void *context;
 };
 
-/* The token for `position` (of the token to be made). logits [n_vocab]; history [n_history]: the
- * sequence so far, oldest first. filter: NULL allows all. SAMPLER_NO_TOKEN: it allows none. */
+/* The token for `position` (of the token to be made). logits [n_vocab]: sampler_has_numbers holds;
+ * history [n_history]: the sequence so far, oldest first. filter: NULL allows all.
+ * SAMPLER_NO_TOKEN: it allows none. */
 uint32_t sampler_pick(struct sampler *sampler, const float *logits, const uint32_t *history,
                       uint64_t n_history, uint64_t position, const struct sampler_filter *filter);
+
+/* Can a token be picked? Not where a logit is NaN or +infinity, nor where all are -infinity. */
+bool sampler_has_numbers(const float *logits, uint32_t n_vocab);
 
 /* Natural logarithm of token's probability in the plain softmax of logits [n_vocab]: no
  * temperature, no penalty. HILL_E_DAMAGED: it is no finite number, because a logit is none. */

@@ -85,6 +85,16 @@ static float group_sum(float v, uint items, __local float *scratch)
 }
 #endif
 
+/* To what FP16 can hold. NaN stays: clamp may hide it. */
+static float saturate(float v)
+{
+    return v < -65504.0f ? -65504.0f : v > 65504.0f ? 65504.0f : v;
+}
+
+/* The magnitude's bits: as integers they have the magnitudes' order, with NaN above infinity, so
+ * that the largest of a block that has a NaN is NaN. fmax would drop it. */
+#define MAGNITUDE(type, v) (as_##type(v) & 0x7fffffff)
+
 /* RMS norm's factor 1 / sqrt(mean(x^2) + eps) of k values, padded with zeros to whole vectors. */
 static float rms_factor(__global const float *x, uint k, float eps)
 {
@@ -110,6 +120,6 @@ static floats activate(floats gate, floats up)
 #elif ACTIVATION == SILU_GATED
     return gate / (1.0f + exp(-gate)) * up;
 #else
-    return fmax(up, (floats)(0.0f));
+    return up < (floats)(0.0f) ? (floats)(0.0f) : up; /* NaN stays: fmax would drop it */
 #endif
 }

@@ -8,7 +8,7 @@
  * input, the query of the layer after the next may be guessed. A phase is a number of independent
  * tasks; each phase reads what the one before it wrote.
  *     entry: K [N_KV_HEADS][HEAD_DIM], V [N_KV_HEADS][HEAD_DIM], FP16. K and V saturate at the
- *     largest FP16: an infinity would poison entries that are masked.
+ *     largest FP16: an infinity would poison entries that are masked. NaN stays NaN.
  */
 #define VECTORS    ((HEAD_DIM + 15) / 16)
 #define PADDED_DIM (16 * VECTORS)
@@ -122,8 +122,8 @@ static void turn_pair(float *a, float *b, __global const float *turn, uint dim)
 
 static void keep_halves(float a, float b, uint at, __global half *entry)
 {
-    vstore_half(clamp(a, -65504.0f, 65504.0f), at, entry);
-    vstore_half(clamp(b, -65504.0f, 65504.0f), at + 1, entry);
+    vstore_half(saturate(a), at, entry);
+    vstore_half(saturate(b), at + 1, entry);
 }
 
 /*

@@ -116,11 +116,12 @@ static int apply_uploads(struct worker *w, struct step_member *m, uint32_t layer
         w->step.uploads[i] = (struct engine_upload){uploads[i].staging_slot, uploads[i].gpu_slot};
         given_to(w, m)[i] = uploads[i];
     }
-    m->n_given = rc ? 0 : n;
+    if (rc)
+        return rc;
+    m->n_given = n;
     m->request->upload_bytes += (uint64_t)n * worker_entry_bytes(w);
-    return rc ? rc
-              : engine_step_upload(w->engine, layer, (uint32_t)(m - w->step.members), n,
-                                   w->step.uploads, why);
+    return engine_step_upload(w->engine, layer, (uint32_t)(m - w->step.members), n, w->step.uploads,
+                              why);
 }
 
 /* What the modelled link to the GPU carries of a selection: its uploads, and what is read in place.

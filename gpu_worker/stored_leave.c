@@ -66,10 +66,11 @@ static bool skip(struct request *r)
 }
 
 /* What a token's prefill took, by this request's, without what the drive and the search for
- * important tokens took; of one that computed nothing, 0. */
+ * important tokens took; of one that computed nothing, or that an earlier attempt computed in part,
+ * 0. */
 static double token_us(const struct request *r)
 {
-    uint32_t computed = r->prompt - r->reused;
+    uint32_t computed = r->resumed || r->prompt_kept.units ? 0 : r->prompt - r->reused;
     double prompt_us = (r->prompt_done_ns - r->begun_ns) * 1e-3 - (r->drive_ms + r->probe_ms) * 1e3;
     return computed && prompt_us > 0 ? prompt_us / computed : 0;
 }

@@ -47,7 +47,7 @@ static bool parse_merge(const struct tokenizer *t, struct gguf_string line, char
     memcpy(joined + left, space + 1, right);
     merge->pair[0] = symbol_of(t, line.data, left);
     merge->pair[1] = symbol_of(t, space + 1, right);
-    merge->result = tokenizer_lookup(t, joined, left + right);
+    merge->result = tokenizer_lookup_plain(t, joined, left + right);
     return merge->pair[0] != TOKEN_NONE && merge->pair[1] != TOKEN_NONE &&
            merge->result != TOKEN_NONE;
 }
@@ -119,7 +119,7 @@ static uint32_t whole_token(const struct tokenizer *t, const uint8_t *text, uint
         return TOKEN_NONE;
     for (uint64_t i = 0; i < length; i++)
         used += utf8_write_short(tokenizer_byte_code_point(text[i]), spelling + used);
-    return tokenizer_lookup(t, spelling, used);
+    return tokenizer_lookup_plain(t, spelling, used);
 }
 
 static void encode_word(const struct tokenizer *t, const uint8_t *text, uint64_t length,
@@ -168,7 +168,7 @@ static void encode_line(const struct tokenizer *t, const uint8_t *text, uint64_t
                         uint64_t end, struct merge_scratch *scratch, struct token_list *list)
 {
     uint32_t whole =
-        text[start] == '\n' ? tokenizer_lookup(t, text + start, end - start) : TOKEN_NONE;
+        text[start] == '\n' ? tokenizer_lookup_plain(t, text + start, end - start) : TOKEN_NONE;
     if (whole != TOKEN_NONE) {
         token_list_add(list, whole);
         return;

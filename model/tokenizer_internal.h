@@ -93,6 +93,8 @@ struct merge_scratch;
 int tokenizer_read_vocab(struct tokenizer *t, const struct gguf_file *file, struct hill_why *why);
 /* TOKEN_NONE when no token is spelt so. */
 uint32_t tokenizer_lookup(const struct tokenizer *t, const void *text, uint64_t length);
+/* The same of text without marks: no mark, whatever merges the file has. */
+uint32_t tokenizer_lookup_plain(const struct tokenizer *t, const void *text, uint64_t length);
 /* Append the token of a byte, the unknown token, or set list->error. */
 void tokenizer_add_byte(const struct tokenizer *t, uint8_t byte, struct token_list *list);
 /* GPT-2's printable stand-in of each byte: a code point below U+0200. */
@@ -141,6 +143,9 @@ int merge_run(const struct tokenizer *t, const uint8_t *text, struct merge_scrat
               merge_lookup *lookup);
 
 /* ---- tokenizer_marks.c ---- */
+
+/* Is the token found as it is spelt, before anything merges? */
+bool token_is_mark(const struct token *token);
 
 /* Fill mark_lengths from the tokens' types, strips_right from what is known of the model. 0 or
  * HILL_E_NOMEM. */

@@ -12,7 +12,7 @@
 
 #include "model/tokenizer_internal.h"
 
-static bool is_mark(const struct token *token)
+bool token_is_mark(const struct token *token)
 {
     return token->type == TOKEN_CONTROL || token->type == TOKEN_UNKNOWN ||
            token->type == TOKEN_USER_DEFINED;
@@ -35,7 +35,7 @@ static void set_strips(struct tokenizer *t, const struct gguf_file *file)
         return;
     static const char *const keep[] = {"<unk>", "<s>", "<|endoftext|>"};
     for (uint32_t i = 0; i < t->n_tokens; i++)
-        t->tokens[i].strips_right = is_mark(&t->tokens[i]);
+        t->tokens[i].strips_right = token_is_mark(&t->tokens[i]);
     for (unsigned i = 0; i < sizeof keep / sizeof keep[0]; i++) {
         uint32_t token = tokenizer_lookup(t, keep[i], strlen(keep[i]));
         if (token != TOKEN_NONE)
@@ -47,13 +47,13 @@ int tokenizer_collect_marks(struct tokenizer *t, const struct gguf_file *file)
 {
     uint64_t count = 0, kept = 0;
     for (uint32_t i = 0; i < t->n_tokens; i++)
-        count += is_mark(&t->tokens[i]);
+        count += token_is_mark(&t->tokens[i]);
     struct mark_length *lengths = t->mark_lengths = calloc(count + 1, sizeof *lengths);
     if (!lengths)
         return HILL_E_NOMEM;
     for (uint32_t i = 0; i < t->n_tokens; i++) {
         const struct token *token = &t->tokens[i];
-        if (!is_mark(token) || !token->text.length)
+        if (!token_is_mark(token) || !token->text.length)
             continue;
         uint8_t first = (uint8_t)token->text.data[0];
         lengths[kept].length = token->text.length;
@@ -133,7 +133,7 @@ static uint32_t find_mark(const struct cutter *c, const struct mark_length *whic
         if (!(which->first_bytes[first / 64] >> first % 64 & 1))
             continue;
         uint32_t token = tokenizer_lookup(c->t, text + *at, which->length);
-        if (token != TOKEN_NONE && is_mark(&c->t->tokens[token]) &&
+        if (token != TOKEN_NONE && token_is_mark(&c->t->tokens[token]) &&
             allowed(c->text, &c->t->tokens[token], *at))
             return token;
     }

@@ -15,7 +15,7 @@
 static bool lookup_text(const struct tokenizer *t, const uint8_t *text, const struct symbol *left,
                         const struct symbol *right, double *priority, uint32_t *id)
 {
-    *id = tokenizer_lookup(t, text + left->offset, (uint64_t)left->length + right->length);
+    *id = tokenizer_lookup_plain(t, text + left->offset, (uint64_t)left->length + right->length);
     if (*id == TOKEN_NONE)
         return false;
     *priority = t->tokens[*id].score;
@@ -53,7 +53,8 @@ int tokenizer_add_characters(const struct tokenizer *t, const uint8_t *text, uin
         uint32_t bytes = utf8_char_bytes(text + at, end - at);
         if (bytes == 0)
             bytes = 1;
-        rc = merge_add_symbol(scratch, (uint32_t)at, bytes, tokenizer_lookup(t, text + at, bytes));
+        rc = merge_add_symbol(scratch, (uint32_t)at, bytes,
+                              tokenizer_lookup_plain(t, text + at, bytes));
         at += bytes;
     }
     return rc;
@@ -62,7 +63,7 @@ int tokenizer_add_characters(const struct tokenizer *t, const uint8_t *text, uin
 static void add_symbol_tokens(const struct tokenizer *t, const uint8_t *text,
                               const struct symbol *symbol, struct token_list *list)
 {
-    uint32_t token = tokenizer_lookup(t, text + symbol->offset, symbol->length);
+    uint32_t token = tokenizer_lookup_plain(t, text + symbol->offset, symbol->length);
     if (token != TOKEN_NONE) {
         token_list_add(list, token);
         return;

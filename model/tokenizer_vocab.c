@@ -350,6 +350,12 @@ uint32_t tokenizer_lookup(const struct tokenizer *t, const void *text, uint64_t 
     return length > t->longest ? TOKEN_NONE : bytes_map_get(&t->by_text, text, length);
 }
 
+uint32_t tokenizer_lookup_plain(const struct tokenizer *t, const void *text, uint64_t length)
+{
+    uint32_t token = tokenizer_lookup(t, text, length);
+    return token != TOKEN_NONE && token_is_mark(&t->tokens[token]) ? TOKEN_NONE : token;
+}
+
 void tokenizer_add_byte(const struct tokenizer *t, uint8_t byte, struct token_list *list)
 {
     uint32_t token = t->byte_symbols[byte];

@@ -319,6 +319,7 @@ static int check_resume(const Hill__Prefill *p, struct hill_why *why)
     CHECK("resume", "identity", p->identity != 0);
     CHECK("resume", "tokens", m->n_tokens > 0 && m->n_tokens <= p->predict);
     CHECK("resume", "first_state", m->first_state < m->n_tokens);
+    CHECK("resume", "plain", m->plain <= p->n_tokens);
     CHECK("resume", "logits_states",
           m->logits_states.len == (m->n_tokens - m->first_state) * sizeof(struct hash_state) &&
               states_ok(m->logits_states.data, m->logits_states.len));

@@ -93,6 +93,23 @@ static void what_an_attempt_before_took_from_the_drive_is_not(void **state)
     assert_int_equal(plain_left(), N_PROMPT);
 }
 
+/* What goes on leaves its prompt in the drive's store as it would have done at once. */
+static void what_of_a_prompt_that_goes_on_is_plain(void **state)
+{
+    (void)state;
+    assert_int_equal(request_resume_plain(r), N_PROMPT);
+    r->prefix.hit = (struct prefix_hit){.request = 1, .n_tokens = 4, .n_plain = 4};
+    assert_int_equal(request_resume_plain(r), N_PROMPT);
+    r->prefix.hit.n_plain = 3;
+    r->prefix.decoded = true;
+    assert_int_equal(request_resume_plain(r), 3);
+    r->prefix.hit = (struct prefix_hit){0}; /* of a coordinator before */
+    assert_int_equal(request_resume_plain(r), 0);
+    r->prefix.decoded = false;
+    r->prefix.drive_decoded = true;
+    assert_int_equal(request_resume_plain(r), 0);
+}
+
 /* Its first token came of important tokens; its entries are computed over all. */
 static void a_first_token_of_important_tokens_changes_nothing(void **state)
 {
@@ -219,6 +236,7 @@ int main(void)
         T(what_follows_decoded_entries_is_not),
         T(decoded_entries_of_before_a_coordinators_death_are_not),
         T(what_an_attempt_before_took_from_the_drive_is_not),
+        T(what_of_a_prompt_that_goes_on_is_plain),
         T(a_first_token_of_important_tokens_changes_nothing),
         T(what_a_refused_request_has_taken_is_given_back),
         T(a_request_with_tokens_takes_plain_entries_alone),

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "gpu_worker/sampler.h"
 #include "tests/gpu_worker/engine_device.h"
 #include "tests/gpu_worker/reference.h"
 
@@ -533,6 +534,62 @@ static void what_is_out_of_range_is_refused(void **state)
     random_model_free(&m);
 }
 
+/* A model whose first value of a tensor, or the scale of its first block, is NaN. */
+static void make_damaged(struct random_model *m, const struct random_shape *s, const char *name)
+{
+    struct hill_why why = {0};
+    struct blob bytes = random_model_build(m, s, 41);
+    RUN_CHECK(open_bytes(&m->file, bytes.data, bytes.size, &why));
+    const struct gguf_tensor *t = gguf_tensor(m->file, name);
+    memset(memmem(bytes.data, bytes.size, t->data, t->bytes), 0xff, 4);
+    gguf_close(m->file);
+    RUN_CHECK(open_bytes(&m->file, bytes.data, bytes.size, &why));
+    RUN_CHECK(model_hparams_read(&m->hp, m->file, &why));
+    free(bytes.data);
+}
+
+static bool prefill_has_numbers(struct engine_run *run, uint32_t middle)
+{
+    const uint32_t tokens[] = {5, middle, 7};
+    run_prefill(run, tokens, 3);
+    return sampler_has_numbers(run->logits, run->hp.n_vocab);
+}
+
+static void assert_nan_shows(const struct random_shape *s, const char *name, bool groups)
+{
+    struct random_model m;
+    struct engine_run run;
+    bool of_a_token = strcmp(name, "token_embd.weight") == 0; /* of token 0 alone */
+    make_damaged(&m, s, name);
+    struct engine *engine = make_engine_with(&m, groups);
+    run_init(&run, engine, 64, 8);
+    assert_false(prefill_has_numbers(&run, 0));
+    assert_int_equal(prefill_has_numbers(&run, 6), of_a_token);
+    run_step(&run, 0);
+    run_step(&run, 8);
+    assert_false(sampler_has_numbers(run.logits, run.hp.n_vocab));
+    run_finish(&run);
+    engine_destroy(engine);
+    random_model_free(&m);
+}
+
+/* NaN in keys and values of an earlier token, and among activations that are quantised: the logits
+ * are NaN, too. */
+static void nan_comes_through_to_the_logits(void **state)
+{
+    (void)state;
+    struct random_shape s = base_shape;
+    s.n_embd = 64;
+    s.n_ff = 96;
+    for (int groups = 0; groups < 2; groups++) {
+        s.type = GGUF_TENSOR_F16;
+        assert_nan_shows(&s, "token_embd.weight", groups);
+        s.type = GGUF_TENSOR_Q8_0;
+        assert_nan_shows(&s, "token_embd.weight", groups);
+        assert_nan_shows(&s, "blk.1.ffn_norm.weight", groups);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -556,6 +613,7 @@ int main(void)
         cmocka_unit_test(decode_continues_prefill),
         cmocka_unit_test(selection_limits_attention),
         cmocka_unit_test(what_is_out_of_range_is_refused),
+        cmocka_unit_test(nan_comes_through_to_the_logits),
     };
     return cmocka_run_group_tests(tests, device_open, device_close);
 }

@@ -258,6 +258,22 @@ static void a_failed_read_ends_one_request(void **state)
     first->n_begins = first->n_ends = 0;
 }
 
+/* The time of the decode begins when all is made again. */
+static void what_is_made_again_is_no_decoding(void **state)
+{
+    static const struct damaged_entry lost[] = {{2, 74}};
+    (void)state;
+    lose(first, lost, 1);
+    first->stall_reads = true;
+    go_on(first, KNOWN, KNOWN - 2, KEPT);
+    STAGE_UNTIL(&stage, first->n_stalled > 0);
+    int64_t answered = clock_now_ns();
+    stage_answer_reads(&stage, first);
+    assert_answer(first);
+    assert_true(first->decode_ms * 1e6 <= (double)(clock_now_ns() - answered));
+    forget(first);
+}
+
 /* Of a prompt that was not computed as one, and of what no prompt has. */
 static void what_cannot_be_made_again_ends_one_request(void **state)
 {
@@ -376,6 +392,7 @@ int main(void)
         cmocka_unit_test(others_decode_meanwhile),
         cmocka_unit_test(a_cancel_ends_one_that_is_mended),
         cmocka_unit_test(a_failed_read_ends_one_request),
+        cmocka_unit_test(what_is_made_again_is_no_decoding),
         cmocka_unit_test(what_cannot_be_made_again_ends_one_request),
         cmocka_unit_test(a_new_epoch_lets_one_that_is_mended_go),
         cmocka_unit_test(the_hash_goes_on_from_each_token_that_is_known),

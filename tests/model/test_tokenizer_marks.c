@@ -62,6 +62,28 @@ static void kinds_decide_which_tokens_count(void **state)
     tokenizer_close(t);
 }
 
+/* Nor do merges make one: SentencePiece's knows none, and a BPE file could list them. */
+static void merges_make_no_control_token(void **state)
+{
+    static const char *const pres[] = {"gpt-2", "glm5"}, *const more[] = {"ab"},
+                             *const merges[] = {"a b"};
+    (void)state;
+    for (int i = 0; i < 2; i++) { /* glm5: also where a word is a token whole */
+        struct hill_why why;
+        struct writer w = writer_new();
+        byte_vocabulary(&w, pres[i], more, 1, merges, 1);
+        key_array(&w, "tokenizer.ggml.token_type", GGUF_I32, 257);
+        for (uint32_t token = 0; token < 257; token++)
+            put_u32(&w.values, token < 256 ? 1 : 3);
+        struct tokenizer *t = open_tokenizer(&w, &why);
+        const struct prompt_piece text[] = {PIECE("ab", PROMPT_TEXT)};
+        CHECK(t, text, 'a', 'b');
+        const struct prompt_piece special[] = {PIECE("ab", PROMPT_SPECIAL)};
+        CHECK(t, special, 256);
+        tokenizer_close(t);
+    }
+}
+
 static void a_person_cannot_end_its_turn(void **state)
 {
     (void)state;
@@ -212,6 +234,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kinds_decide_which_tokens_count),
+        cmocka_unit_test(merges_make_no_control_token),
         cmocka_unit_test(a_person_cannot_end_its_turn),
         cmocka_unit_test(pieces_are_one_text),
         cmocka_unit_test(bos_comes_once),

@@ -52,6 +52,16 @@ static void best_score_merges_first(void **state)
     tokenizer_close(t);
 }
 
+/* Of parts that are tokens, with the best score of all: but it is a control token. */
+static void typed_text_merges_into_no_control_token(void **state)
+{
+    static const char *const words[] = {"</", "s>", "<", "/", "s", ">"};
+    (void)state;
+    struct tokenizer *t = open_spm(words, 6, false);
+    CHECK_IDS(t, "</s>", true, 1, FIRST, FIRST + 1);
+    tokenizer_close(t);
+}
+
 static void space_prefix_is_added_once(void **state)
 {
     static const char *const words[] = {SP "a", "a", SP};
@@ -240,6 +250,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(best_score_merges_first),
+        cmocka_unit_test(typed_text_merges_into_no_control_token),
         cmocka_unit_test(space_prefix_is_added_once),
         cmocka_unit_test(what_the_vocabulary_lacks_is_spelt_in_bytes),
         cmocka_unit_test(special_pieces_are_empty_and_spaces_are_spaces),
