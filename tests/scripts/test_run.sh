@@ -50,6 +50,14 @@ expect "in tests/" "$(tail -n 1 <<<"$said")" "2 passed, 0 failed, 0 skipped"
 expect "the plain test starts" "$(log_of release)" $'bin: \nignored: 0'
 expect "the sanitized test starts" "$(log_of asan+ubsan)" "bin: $folder/build/asan+ubsan/bin"$'\nignored: 0'
 
+# cmocka's words, with its exit code
+program tests/kv/test_y.c 'echo "[  PASSED  ] 0 test(s)."' 'echo "[  SKIPPED ] 2 test(s), listed below:"'
+program tests/kv/test_z.c 'echo "[  PASSED  ] 1 test(s)."' 'echo "[  SKIPPED ] 1 test(s), listed below:"'
+said=$(tests/run kv)
+expect "a program of skipped tests" "$(tail -n 1 <<<"$said")" "4 passed, 0 failed, 2 skipped"
+expect "it says why" "$(grep -c 'skip  kv/test_y \[release\]: all of its tests were skipped' <<<"$said")" 1
+rm tests/kv/test_[yz].c
+
 # what is there is older than what cannot be built
 other=csd_agent/test_other
 program tests/$other.c "echo run >>$folder/runs"
