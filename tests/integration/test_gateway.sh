@@ -619,7 +619,7 @@ expect_nothing_left
 # neither reads nor writes what lies beside it ----
 mkdir -p "$work/prefix/bin" "$work/prefix/share/hillinfer"
 cp "$bin/hill-gateway" "$work/prefix/bin"
-"$bin/hill-mkmodel" -o "$work/own.gguf" --random --metadata general.sampling.temp=0.0 --metadata general.sampling.top_k=20 2>/dev/null
+small_model "$work/own.gguf" --metadata general.sampling.temp=0.0 --metadata general.sampling.top_k=20
 echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>{% if enable_thinking == false %}</think>{% endif %}' >"$work/template"
 up -m "$work/own.gguf" -c 512 || fail "up"
 (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --chat-template-file template --run-dir "$run_dir" --log-level debug 2>"$work/own.err") &
