@@ -109,7 +109,7 @@ work_groups() {
 
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 check wired "$work/licence" 12 -m "$work/wired.gguf" -c 8192 --budget 256
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
+small_model "$work/random.gguf" -s 7
 head -c 900 "$text" >"$work/short"
 check random "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
 work_groups "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
