@@ -33,11 +33,11 @@ begun() {
     for ((try = 1; try <= 15; try++)); do
         requests=() once="" deaths=$(restarts)
         for n in $numbers; do
-            [ ${#requests[@]} -eq 0 ] || until in_answer || ! kill -0 "${requests[0]}" 2>/dev/null; do :; done
+            [ ${#requests[@]} -eq 0 ] || until in_answer || ! kill -0 "${requests[0]}" 2>/dev/null; do sleep 0.02; done
             ask "$n" "$work/out$n" &
             requests+=($!)
         done
-        until $state || ! kill -0 "${requests[@]}" 2>/dev/null; do :; done
+        until $state || ! kill -0 "${requests[@]}" 2>/dev/null; do sleep 0.02; done
         "$@"
         wait "${requests[@]}" || fail "$*: $(cat "$work"/out*.err)"
         for n in $numbers; do [ "$(attempts "$work/out$n")" != 1 ] || once=$n; done
