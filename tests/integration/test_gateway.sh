@@ -349,7 +349,7 @@ refused "an unknown field" 400 nonsense
 ask POST /v1/chat/completions "$(jq -c '.tools = [{}]' <<<"$chat")"
 refused "tools" 400 'tools\[0\]'
 ask POST /v1/chat/completions '{"messages":[{"role":"assistant","content":"x"}]}'
-refused "turns that are no chat" 400 .
+refused "turns that are no chat" 400 "has no user's text"
 ask POST /v1/completions "{\"prompt\":\"$(head -c 17000 /dev/zero | tr '\0' x)\"}"
 refused "a prompt longer than the context" 400 'context of 16384'
 expect "its code" "$(jq -r .error.code "$work/answer")" context_length_exceeded
