@@ -281,7 +281,7 @@ static void test_stopping_ends_a_wait_for_room(void **state)
     for (int i = 0; i < 4; i++)
         grow(&s, 0, 0, MAX_COMMAND_SLOTS);
     scene_stop(&s);
-    crawling.flash = 0.001;
+    crawling.flash = 1e-7;
     crawling.latency_us = CSD_MODEL_LATENCY_US_MAX;
     s.plane.held_max = 700;
     data_plane_set_model(&s.plane, &crawling);
@@ -289,8 +289,8 @@ static void test_stopping_ends_a_wait_for_room(void **state)
     push_query(&s, &q, 0, 0, 64);
     usleep(20000); /* it has scored what there is room for */
     int64_t began_ns = clock_now_ns();
-    scene_stop(&s); /* the thread ends, though nothing is due for a second */
-    assert_true(clock_now_ns() - began_ns < CLOCK_MS(700));
+    scene_stop(&s); /* the thread ends, though nothing is due for minutes */
+    assert_true(clock_now_ns() - began_ns < CLOCK_MS(20000));
     assert_true(s.ended == HILL_E_CANCELLED || s.ended == 0);
     scene_start(&s);
     scene_close(&s);

@@ -13,7 +13,7 @@ build/bin/hill-mkmodel -o "$work/m.gguf" 2>/dev/null || exit 1
 cd "$work" || exit 1
 
 expect 0 'hill-eval tasks.jsonl' --help
-expect 0 '[0-9]' --version
+expect 0 '^hill-eval [0-9]' --version
 expect 100 'no task file' && one_line
 expect 100 'one of -m MODEL and --run-dir' good.jsonl && one_line
 expect 100 'one of -m MODEL and --run-dir' good.jsonl -m m.gguf --run-dir x && one_line
@@ -22,7 +22,7 @@ expect 100 'no policy nonsense' good.jsonl -m m.gguf --policy nonsense && one_li
 expect 100 'alpha: 2 ' good.jsonl -m m.gguf --alpha 2 && one_line
 expect 100 'budget: 8 is less' good.jsonl -m m.gguf --budget 8 && one_line
 expect 100 'of its own\|hill-eval.s own' good.jsonl --run-dir x --score-bits 8,4 && one_line
-expect 100 '.' good.jsonl -m m.gguf -np 0 && one_line
+expect 100 'np: 0 is out of range' good.jsonl -m m.gguf -np 0 && one_line
 expect 1 'bad.jsonl:2 is no task' bad.jsonl -m m.gguf && one_line
 expect 100 'none.jsonl failed: No such file' none.jsonl -m m.gguf && one_line
 expect 100 'none.txt failed: No such file' none.txt -m m.gguf && one_line

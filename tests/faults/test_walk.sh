@@ -256,5 +256,6 @@ over_itself "" "$own/first" 900 ""
 over_itself "one that ends by itself is saved under a trace" "$own/first" 900 gpu_worker:session.renamed:kill --trace-kv "$own/kvt"
 
 # --- other builds have none of it
+nm build/bin/hill-coordinator | grep -q ' T main$' || fail "nm names no symbols: nothing is looked for"
 expect "symbols in other builds" "$(nm "$PWD"/build/bin/hill-* 2>/dev/null | grep -cE ' (fault_|__wrap_)')" 0
 finish

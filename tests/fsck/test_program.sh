@@ -7,10 +7,10 @@ program=$PWD/build/bin/hill-fsck-pool
 . tests/program.sh
 
 expect 0 'hill-fsck-pool' --help
-expect 0 '[0-9]' --version
+expect 0 '^hill-fsck-pool [0-9]' --version
 expect 100 "which pool" && one_line
-expect 100 '.' x --frobnicate && one_line
-expect 100 '.' x y && one_line
+expect 100 'unknown option --frobnicate' x --frobnicate && one_line
+expect 100 "unexpected argument 'y'" x y && one_line
 expect 100 "$work/none.*No such file" "$work/none" && one_line
 expect 100 "$work' is a folder" "$work" && one_line
 head -c 10000 /dev/zero >"$work/foreign"

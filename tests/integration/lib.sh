@@ -83,6 +83,11 @@ expect() {
     if [ "$2" = "$3" ]; then pass "$1: $2"; else fail "$1: got '$2', wanted '$3'"; fi
 }
 
+# same DESCRIPTION ACTUAL WANTED: long ones
+same() {
+    if [ "$2" = "$3" ]; then pass "$1"; else fail "$1: got ${2:0:200}, wanted ${3:0:200}"; fi
+}
+
 # expect_one_line DESCRIPTION WANTED-CODE COMMAND...: it fails with this code, says why in one line on stderr, nothing on stdout
 expect_one_line() {
     local description=$1 wanted=$2

@@ -204,6 +204,7 @@ setting() { # MODEL wide|tight|several
     answers=0
     for i in 0 1; do
         answers=$((answers + $(wc -l <"$work/answers$i")))
+        [ -s "$work/answers$i" ] || fail "$1, $2, request $i: no answer"
         expect "$1, $2, request $i: answers that differ" "$(grep -cvxFf "$work/wanted$i" "$work/answers$i")" 0
         grep -vxFf "$work/wanted$i" "$work/answers$i" | sed 's/\(.\{200\}\).*\(.\{200\}\)/\1 ... \2/'
     done

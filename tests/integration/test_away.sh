@@ -20,7 +20,6 @@ generate() { # OUTPUT ARGUMENTS...
 }
 answer() { field "$1" '"\(.tokens) \(.selection_hash) \(.logits_hash) \(.prompt_tokens)"'; }
 tokens() { field "$1" ".tokens[:${2:-12}]" | jq -c .; }
-same() { if [ "$2" = "$3" ]; then pass "$1"; else fail "$1: got ${2:0:200}, wanted ${3:0:200}"; fi; }
 prefix() { field "$1" '.prefix | "\(.attention) \(.away_tokens) \(.reused_tokens) \(.computed_tokens) \(.loaded_later_bytes)"'; }
 
 # --- what is read whole, and what the store has of it

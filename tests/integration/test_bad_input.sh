@@ -57,13 +57,13 @@ HILL_LOG_LEVEL=warn run_json "$work/tempered" -m "$work/tempered.gguf" -p x -n 2
 expect "the context that is left" "$? $(grep -c 'a context of 512 tokens, not 131072: .*attention.temperature_scale' "$work/tempered.err")" "0 1"
 
 head -c 3000 LICENSE >"$work/long"
-refused "prompt longer than the context" 1 "context" -m "$work/good.gguf" -c 1024 -f "$work/long"
+refused "prompt longer than the context" 1 "exceed the context of 1024" -m "$work/good.gguf" -c 1024 -f "$work/long"
 refused "prompt file not there" 100 "nofile" -m "$work/good.gguf" -f "$work/nofile"
 for alpha in 0 1.5 -0.1 nan 0.2x ""; do
     refused "alpha '$alpha'" 100 "alpha" -m "$work/good.gguf" -p x --alpha "$alpha"
 done
-refused "M_0 too small" 100 "hot" -m "$work/good.gguf" -c 4096 -p x --hot-mb 64K
-refused "GPU cap too small" 100 "gpu" -m "$work/good.gguf" -c 4096 -p x --gpu-kv-mb 64K
+refused "M_0 too small" 100 "--hot-mb is too small" -m "$work/good.gguf" -c 4096 -p x --hot-mb 64K
+refused "GPU cap too small" 100 "--gpu-kv-mb: .* do not hold" -m "$work/good.gguf" -c 4096 -p x --gpu-kv-mb 64K
 refused "cold pool larger than the disk" 111 "no room" -m "$work/good.gguf" -c 4096 -p x --cold-mb 500T
 refused "unknown option" 100 "bogus" -m "$work/good.gguf" -p x --bogus 1
 refused "an option of llama.cpp" 100 "-ngl: .*leave it out" -m "$work/good.gguf" -p x -ngl 99
@@ -95,10 +95,10 @@ for command in "generate -p x" "restore $work/none.session" chat; do
 done
 refused "leftover argument" 100 "extra" -m "$work/good.gguf" -p x extra
 refused "unknown policy" 100 "nonsense" -m "$work/good.gguf" -p x --policy nonsense
-refused "no prompt" 100 "prompt" -m "$work/good.gguf"
-refused "no model" 100 "model" -p x
-refused "impossible pair" 100 "budget" -m "$work/good.gguf" -p x --alpha 0.1 --budget 100
-refused "unknown device" 111 "device" -m "$work/good.gguf" -c 1024 -p x --device no-such-device
+refused "no prompt" 100 "no prompt: -p TEXT" -m "$work/good.gguf"
+refused "no model" 100 "no model: -m FILE" -p x
+refused "impossible pair" 100 "--alpha and --budget exclude" -m "$work/good.gguf" -p x --alpha 0.1 --budget 100
+refused "unknown device" 111 "no OpenCL device is called 'no-such-device'" -m "$work/good.gguf" -c 1024 -p x --device no-such-device
 
 "$hillinfer" up --detach --run-dir "$run_dir" --state-dir "$state_dir" -m "$work/good.gguf" --budget 3 2>"$work/err"
 expect "up --detach refuses: exit" $? 100

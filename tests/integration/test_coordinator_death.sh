@@ -8,8 +8,7 @@ requests_last 14
 export HILL_HANG_MS=2000 # some hang on purpose
 unset HILL_NO_PREFIX_CACHE # as it is by default: what finished requests have left is used
 
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
-    -o "$work/model.gguf" 2>/dev/null || fail "mkmodel"
+small_model "$work/model.gguf" -s 7
 for n in 1 2 3; do head -c $((900 + 100 * n)) "$text" >"$work/prompt.$n"; done
 head -c 14000 "$text" >"$work/prompt.long"
 options=(-m "$work/model.gguf" -c 16384 --alpha 0.1 --beta 0.25 -np 2 -b 128)

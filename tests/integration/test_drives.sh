@@ -41,6 +41,7 @@ refused "models" "${four[@]}" --csd-model flash=1 --csd-model flash=2
 
 up "${common[@]}" --csd none || exit 1
 ask "$work/none"
+[ -s "$work/none" ] || fail "no answer without a drive: the others would be compared with nothing"
 ask "$work/twice" 80
 ask "$work/long" 240
 down

@@ -122,7 +122,7 @@ expect "too long: the others are in the table" "$(grep -c '^| full | all | - | -
 down || fail "down"
 
 # --- perplexity: attending to everything is the same under any policy; given tokens go through the decode path
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
+small_model "$work/random.gguf" -s 7
 "$eval_program" "$text" -m "$work/random.gguf" -o "$work/text.results" --policy full,hillinfer --alpha 1,0.1 --budget - --text-bytes 1500 --text-pieces 2 \
     --text-scored 16 >"$work/out" 2>"$work/err"
 code=$?

@@ -351,7 +351,7 @@ refused "an unknown field" 400 nonsense
 ask POST /v1/chat/completions "$(jq -c '.tools = [{}]' <<<"$chat")"
 refused "tools" 400 'tools\[0\]'
 ask POST /v1/chat/completions '{"messages":[{"role":"assistant","content":"x"}]}'
-refused "turns that are no chat" 400 .
+refused "turns that are no chat" 400 "has no user's text"
 ask POST /v1/completions "{\"prompt\":\"$(head -c 17000 /dev/zero | tr '\0' x)\"}"
 refused "a prompt longer than the context" 400 'context of 16384'
 expect "its code" "$(jq -r .error.code "$work/answer")" context_length_exceeded
@@ -632,8 +632,8 @@ expect_nothing_left
 # neither reads nor writes what lies beside it ----
 mkdir -p "$work/prefix/bin" "$work/prefix/share/hillinfer"
 cp "$bin/hill-gateway" "$work/prefix/bin"
-"$bin/hill-mkmodel" -o "$work/own.gguf" --random --metadata general.sampling.temp=0.0 --metadata general.sampling.top_k=20 \
-    --tokens '<|fim_prefix|>,<|fim_suffix|>,<|fim_middle|>,<|repo_name|>,<|file_sep|>,<think>' --chat-template chatml 2>/dev/null
+small_model "$work/own.gguf" --metadata general.sampling.temp=0.0 --metadata general.sampling.top_k=20 \
+    --tokens '<|fim_prefix|>,<|fim_suffix|>,<|fim_middle|>,<|repo_name|>,<|file_sep|>,<think>' --chat-template chatml
 echo '{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>{% if enable_thinking == false %}</think>{% endif %}' >"$work/template"
 up -m "$work/own.gguf" -c 512 || fail "up"
 (cd "$work" && exec "$work/prefix/bin/hill-gateway" --host unix:gw.sock --chat-template-file template --run-dir "$run_dir" --log-level debug 2>"$work/own.err") &

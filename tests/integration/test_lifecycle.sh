@@ -30,7 +30,6 @@ expect "up in another run folder while up: the first one's log" "$(grep -c 'a li
 expect_one_line "up with a wrong option while up" 100 "$hillinfer" up --detach --run-dir "$work/other" --state-dir "$state_dir" -m "$work/model.gguf" --alpha 7
 expect "up with a wrong option while up: its own line, not one of the log" "$(grep -c -e '--alpha: 7 is out of range' "$work/err")" 1
 
-# --- a malformed message is counted and answered, never fatal; the pipeline goes on (tests/proto has the many forms)
 # --- attach and detach between requests
 "$hillinfer" detach --run-dir "$run_dir" >/dev/null || fail "detach"
 expect "detached" "$("$hillinfer" status --json --run-dir "$run_dir" | jq .csd_attached)" false

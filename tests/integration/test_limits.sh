@@ -6,8 +6,7 @@
 # shellcheck source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-"$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
-    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+small_model "$work/random.gguf" --layers 5 -s 7
 head -c 3000 LICENSE >"$work/prompt"
 options=(-m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25)
 

@@ -41,6 +41,7 @@ check() {
         HILL_TEST_COPY_HOT=1 run_json "$work/copied" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos $placement || fail "$name $placement: $(cat "$work/copied.err")"
         expect "$name, $placement, copied: hashes" "$(field "$work/copied" '"\(.selection_hash) \(.logits_hash)"')" "$first"
         read -r uploads hits <<<"$(field "$work/copied" '"\(.bytes.gpu_upload) \(.tiers.hot.hits)"')"
+        [ "$hits" -gt 0 ] || fail "$name, $placement, copied: no hot entries: this checks nothing"
         [ "$uploads" -ge "$hits" ] || fail "$name, $placement, copied: nothing was uploaded"
     done
     HILL_TEST_WRONG_SCORE=100 run_json "$work/out" "$@" -f "$prompt" -n "$n" --temp 0 --ignore-eos --beta 0.25 || fail "$name: $(cat "$work/out.err")"
@@ -109,7 +110,7 @@ work_groups() {
 
 "$bin/hill-mkmodel" -o "$work/wired.gguf" || fail "mkmodel"
 check wired "$work/licence" 12 -m "$work/wired.gguf" -c 8192 --budget 256
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
+small_model "$work/random.gguf" -s 7
 head -c 900 "$text" >"$work/short"
 check random "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1
 work_groups "$work/short" 24 -m "$work/random.gguf" -c 2048 --alpha 0.1

@@ -23,7 +23,6 @@ generate() { # OUTPUT ARGUMENTS...
 }
 answer() { field "$1" '"\(.tokens) \(.selection_hash) \(.logits_hash) \(.prompt_tokens)"'; }
 reused() { field "$1" '"\(.prefix.reused_tokens) \(.prefix.computed_tokens)"'; }
-same() { if [ "$2" = "$3" ]; then pass "$1"; else fail "$1: got ${2:0:200}, wanted ${3:0:200}"; fi; }
 one_line() { # WHAT WANTED-CODE FILE TEXT ARGUMENTS...
     local name=$1 wanted=$2 out=$3 said=$4
     shift 4

@@ -69,10 +69,10 @@ expect "while a request runs: exit code" $? 100
 expect "while a request runs: one line" "$(wc -l <"$work/err") $(grep -c 'between requests' "$work/err")" "1 1"
 before=$(hillctl status --json | jq .profile.beta)
 hillctl csd-model "latency_us=2000" >"$work/out" || fail "csd-model"
-beta_moved() {
-    status_is "(.profile.beta / $before - 1 | fabs) > 0.04"
+beta_fell() { # by more than the noise of a measurement
+    status_is ".profile.beta < 0.7 * $before"
 }
-wait_for 30 beta_moved || fail "beta stays $before when the drive gets faster"
+wait_for 30 beta_fell || fail "beta stays $before when the drive gets faster: $(hillctl status --json | jq -c .profile)"
 wait "$client" || fail "long: $(cat "$work/long.err")"
 expect "beta changed in mid-request: hashes" "$(hashes "$work/long")" "$(hashes "$work/whole")"
 expect "beta changed in mid-request: within M_0" "$(field "$work/long" '.tiers.hot.bytes <= .tiers.hot.cap_bytes')" true

@@ -5,8 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 export HILL_HANG_MS=60000 # the scorer is stopped for as long as two clients take
 
-"$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
-    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+small_model "$work/random.gguf" --layers 5 -s 7
 kept() { jq -r '.profiles | keys[] | sub(".*model "; "")' "$state_dir/profile.json" 2>/dev/null; }
 model() { "$bin/hillctl" csd-model "$1" --run-dir "$run_dir"; }
 # shellcheck disable=SC2317  # through wait_for

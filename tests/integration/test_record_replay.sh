@@ -22,8 +22,7 @@ replay() { # FILE STAGE: what it printed, without the times
     [ ! -s "$work/err" ] || cat "$work/err"
 }
 
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
-    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+small_model "$work/random.gguf" -s 7
 head -c 1600 LICENSE >"$work/prompt"
 folders=(--run-dir "$run_dir" --state-dir "$state_dir")
 run=("${folders[@]}" -m "$work/random.gguf" -c 8192 --alpha 0.1 --beta 0.25 -f "$work/prompt" -n 100 --temp 0 --ignore-eos --json)
@@ -57,8 +56,7 @@ expect "its scorer did what it did" "$(replay "$work/wrong.rec" cpu_scorer | gre
 
 # --- a GPU worker that computes otherwise is found: these are other weights
 cp "$work/random.gguf" "$work/kept.gguf"
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 8 \
-    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+small_model "$work/random.gguf" -s 8
 refused "other weights" 1 'differs from the recording at event [0-9]+: other bytes in the APPEND' "$hillinfer" replay "$file" gpu_worker
 mv "$work/kept.gguf" "$work/random.gguf"
 
@@ -101,10 +99,11 @@ several "several at once, by keys" --policy leoam
 "$hillinfer" up --detach "${folders[@]}" -m "$work/random.gguf" -c 4096 --alpha 0.1 --beta 0.25 -np 3 --policy leoam --record "$work/cancelled.rec" \
     2>"$work/err" || fail "up --record: $(cat "$work/err")"
 head -c 1500 LICENSE >"$work/prompt1"
-cancelled_after() { # SECONDS SEED: once a second again, since a client that has only begun to start (sanitized: for long) ignores it
+gone() { ! kill -0 "$1" 2>/dev/null; }
+cancelled_after() { # SECONDS SEED: again after a second, since a client that has only begun to start (sanitized: for long) ignores it
     "$bin/hillctl" generate -f "$work/prompt1" -n 2000 --temp 0.8 -s "$2" --ignore-eos --run-dir "$run_dir" >/dev/null 2>&1 &
     sleep "$1"
-    while kill -INT $! 2>/dev/null; do sleep 1; done
+    while kill -INT $! 2>/dev/null; do wait_for 2 gone $!; done
 }
 for round in $(seq 10); do
     for i in 1 2 3; do

@@ -8,8 +8,7 @@
 requests_last 5
 
 model=$work/random.gguf
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 \
-    --vocab 512 --type f16 -s 7 -o "$model" || fail "mkmodel"
+small_model "$model" -s 7
 head -c 700 "$text" | tail -c 500 >"$work/prompt0"
 head -c 5000 "$text" >"$work/prompt1" # some hundred units of some milliseconds
 predict=(400 20)
@@ -34,11 +33,11 @@ begun() {
     for ((try = 1; try <= 15; try++)); do
         requests=() once="" deaths=$(restarts)
         for n in $numbers; do
-            [ ${#requests[@]} -eq 0 ] || until in_answer || ! kill -0 "${requests[0]}" 2>/dev/null; do :; done
+            [ ${#requests[@]} -eq 0 ] || until in_answer || ! kill -0 "${requests[0]}" 2>/dev/null; do sleep 0.02; done
             ask "$n" "$work/out$n" &
             requests+=($!)
         done
-        until $state || ! kill -0 "${requests[@]}" 2>/dev/null; do :; done
+        until $state || ! kill -0 "${requests[@]}" 2>/dev/null; do sleep 0.02; done
         "$@"
         wait "${requests[@]}" || fail "$*: $(cat "$work"/out*.err)"
         for n in $numbers; do [ "$(attempts "$work/out$n")" != 1 ] || once=$n; done

@@ -6,8 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 requests_last 5
 
-"$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
-    -o "$work/random.gguf" 2>/dev/null || fail "mkmodel"
+small_model "$work/random.gguf" --layers 5 -s 7
 head -c 1000 LICENSE >"$work/prompt"
 options=(-m "$work/random.gguf" -c 16384)
 many=15000 # tokens: some seconds

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 requests_last 10
 
-"$bin/hill-mkmodel" --random --layers 5 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 -o "$work/random.gguf" || fail "mkmodel"
+small_model "$work/random.gguf" --layers 5 -s 7
 for i in 0 1 2 3; do tail -c +$((1 + 700 * i)) "$text" | head -c $((500 + 200 * i)) >"$work/prompt$i"; done
 {
     printf 'Once upon a time, there was a little girl named Lily. %.0s' 1 2 3 4 5 6

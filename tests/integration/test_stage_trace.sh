@@ -22,8 +22,7 @@ fi
 
 # --- what cannot be
 expect_one_line "trace without a pipeline" 111 "$bin/hillctl" trace "$work/trace.json" --run-dir "$run_dir"
-"$bin/hill-mkmodel" --random --layers 3 --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
-    -o "$work/random.gguf" || fail "mkmodel"
+small_model "$work/random.gguf" -s 7
 up -m "$work/random.gguf" -c 16384 --alpha 0.1 --beta 0.25 || fail "up"
 expect_one_line "trace into a folder that is not there" 111 "$bin/hillctl" trace "$work/none/trace.json" --run-dir "$run_dir"
 expect_one_line "trace without a file" 100 "$bin/hillctl" trace --run-dir "$run_dir"

@@ -4,8 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 n=24 layers=3
-"$bin/hill-mkmodel" --random --layers $layers --heads 6 --kv-heads 2 --width 96 --head-dim 32 --ffn 160 --vocab 512 --type f16 -s 7 \
-    -o "$work/random.gguf" || fail "mkmodel"
+small_model "$work/random.gguf" --layers $layers -s 7
 head -c 900 LICENSE >"$work/prompt"
 pipeline=(-m "$work/random.gguf" -c 2048 --alpha 0.1 --beta 0.25)
 request=(-f "$work/prompt" -n "$n" --temp 0 --ignore-eos)

@@ -50,16 +50,24 @@ expect "in tests/" "$(tail -n 1 <<<"$said")" "2 passed, 0 failed, 0 skipped"
 expect "the plain test starts" "$(log_of release)" $'bin: \nignored: 0'
 expect "the sanitized test starts" "$(log_of asan+ubsan)" "bin: $folder/build/asan+ubsan/bin"$'\nignored: 0'
 
+# cmocka's words, with its exit code
+program tests/kv/test_y.c 'echo "[  PASSED  ] 0 test(s)."' 'echo "[  SKIPPED ] 2 test(s), listed below:"'
+program tests/kv/test_z.c 'echo "[  PASSED  ] 1 test(s)."' 'echo "[  SKIPPED ] 1 test(s), listed below:"'
+said=$(tests/run kv)
+expect "a program of skipped tests" "$(tail -n 1 <<<"$said")" "4 passed, 0 failed, 2 skipped"
+expect "it says why" "$(grep -c 'skip  kv/test_y \[release\]: all of its tests were skipped' <<<"$said")" 1
+rm tests/kv/test_[yz].c
+
 # what is there is older than what cannot be built
-alone=csd_agent/test_modelled_drive
-program tests/$alone.c "echo run >>$folder/runs"
-program build/asan+ubsan/tests/$alone "echo run >>$folder/runs"
+other=csd_agent/test_other
+program tests/$other.c "echo run >>$folder/runs"
+program build/asan+ubsan/tests/$other "echo run >>$folder/runs"
 program build_first '[ "$1" = release ]'
-touch tests/$alone.c tests/kv/test_x.c
+touch tests/$other.c tests/kv/test_x.c
 said=$(tests/run kv csd_agent)
 expect "not built: exit code" $? 1
 expect "not built" "$(tail -n 1 <<<"$said")" "2 passed, 2 failed, 0 skipped"
-expect "tests that ran alone" "$(wc -l <runs)" 1
+expect "not built: what is there does not run" "$(wc -l <runs)" 1
 rm -r build_first tests/csd_agent
 
 for script in integration/test_ref_model integration/test_limits integration/test_other chaos/test_chaos chaos/test_sum; do
@@ -84,15 +92,14 @@ all_gone() { # what lasted, and the lanes of this tree
         [ "$(readlink "/proc/$pid/cwd")" != "$folder" ] || return 1
     done
 }
-# a unit test, a script and a test that runs alone; a build that lasts: that of what is plain, or of what is sanitized
-for round in INT=130:unit TERM=143:unit TERM=143:script TERM=143:alone {INT=130,TERM=143}:plain TERM=143:build; do
+# a unit test, a script; a build that lasts: that of what is plain, or of what is sanitized
+for round in INT=130:unit TERM=143:unit TERM=143:script {INT=130,TERM=143}:plain TERM=143:build; do
     rm -rf build build_first started tests/[a-z]*/
     program tests/kv/test_x.c 'exit 0'
     last="echo \$\$ >$folder/started; exec sleep 300"
     case $round in
     *unit) program tests/kv/test_y.c "$last" ;;
     *script) program tests/kv/test_y.sh "$last" ;;
-    *alone) program tests/$alone.c "$last" ;;
     *plain) program build_first "$last" ;;
     *build) program build_first '[ "$1" = release ] && exit' "$last" ;;
     esac
