@@ -42,6 +42,13 @@ struct token {
     bool is_reasoning_tag;
 };
 
+/* Is the token found as it is spelt, before anything merges? */
+static inline bool token_is_mark(const struct token *token)
+{
+    return token->type == TOKEN_CONTROL || token->type == TOKEN_UNKNOWN ||
+           token->type == TOKEN_USER_DEFINED;
+}
+
 /* The marks (control, unknown and user-defined tokens) of one length, found by their first byte,
  * then by look-up. */
 struct mark_length {
@@ -143,9 +150,6 @@ int merge_run(const struct tokenizer *t, const uint8_t *text, struct merge_scrat
               merge_lookup *lookup);
 
 /* ---- tokenizer_marks.c ---- */
-
-/* Is the token found as it is spelt, before anything merges? */
-bool token_is_mark(const struct token *token);
 
 /* Fill mark_lengths from the tokens' types, strips_right from what is known of the model. 0 or
  * HILL_E_NOMEM. */

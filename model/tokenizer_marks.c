@@ -12,12 +12,6 @@
 
 #include "model/tokenizer_internal.h"
 
-bool token_is_mark(const struct token *token)
-{
-    return token->type == TOKEN_CONTROL || token->type == TOKEN_UNKNOWN ||
-           token->type == TOKEN_USER_DEFINED;
-}
-
 static int longer_first(const void *a, const void *b)
 {
     uint64_t left = ((const struct mark_length *)a)->length;
