@@ -25,7 +25,7 @@ signal_worker STOP cpu_scorer
 client=$!
 asked $client
 expect_one_line "a second client" 100 "$bin/hillctl" profile --run-dir "$run_dir"
-expect "a second client: is told to wait" "$(grep -c 'speeds are being measured right now: try again' "$work/err")" 1
+expect "a second client: is told to wait" "$(grep -c 'speeds are being measured for another client: try again' "$work/err")" 1
 third=$(model score=0.3) || fail "csd-model"
 signal_worker CONT cpu_scorer
 wait $client
