@@ -8,7 +8,7 @@
  * comparison and is filled; of the comparison of beta each fixed beta has the M_0 that it fills,
  * and beside it stands Eq. 4 with as much; of that of placements M_0 differs by the placements'
  * tables, and decides alone (a beta above it), so that as many entries are hot in all rows. Which
- * KV: KV="names" (workload.h); STEPS=N decode steps; rounds and their variables: comparison.h.
+ * KV and how many rows: KV="NAME:ROWS ..." (workload.h); STEPS=N decode steps; rounds and their variables: comparison.h.
  * FULL=1 adds this machine's drive.
  * Concurrency: one thread. Failure: as point.h; KV that is not there is named and left out.
  */
@@ -21,13 +21,12 @@
 #include "kv/group.h"
 
 #define ALPHA      0.1
-#define HOT_SHARE  0.4
 #define STEPS      64u
-#define KV         "qwen0.5b-16384-moby smollm2-8192-lines"
+#define KV         "qwen0.5b-16384-moby:4 smollm2-8192-lines"
 #define KV_QUICK   "hill-ref-2048-heldout"
 #define KV_MAX     4u
 #define FILLS_M0   "1000" /* beta: M_0 alone decides how much is hot */
-#define BATCH      4u
+#define BATCH      4u     /* of the comparison of rows in flight, where $KV names one row */
 #define MIB        1048576.0
 #define FILE_KEPT  "build/bench/points/ablation.jsonl"
 #define FILE_QUICK "build/bench/points/ablation-quick.jsonl"
@@ -44,13 +43,14 @@ static const char *const factor_names[FACTORS] = {
     "APP: beta, at the M_0 that each fixed beta fills",
     "speculation: the next layer's queries",
     "digest bits",
-    "rows in flight, a batch of 4"};
+    "rows in flight of a batch"};
 
 enum drive { MODELLED, NATIVE, DRIVES };
 static const enum point_drive drives[DRIVES] = {POINT_MODELLED, POINT_NATIVE};
 
 struct part {
     struct workload kv;
+    uint32_t rows;
     struct comparison comparisons[DRIVES * FACTORS];
     uint32_t n;
     bool there, predicted;
@@ -61,6 +61,11 @@ struct part {
 static struct part parts[KV_MAX];
 static uint32_t n_parts, steps;
 static const char *kept_file = FILE_KEPT;
+
+static void part_title(const struct part *p, char out[44])
+{
+    snprintf(out, 44, p->rows > 1 ? "%.36s x %u" : "%.36s", p->kv.name, p->rows);
+}
 
 /* ---- what is compared ---- */
 
@@ -92,7 +97,7 @@ static struct point point_of(const struct part *p, enum drive drive)
     return (struct point){.kv = &p->kv,
                           .policy = "hillinfer",
                           .tokens = p->kv.tokens,
-                          .rows = 1,
+                          .rows = p->rows,
                           .steps = steps,
                           .drive = drives[drive],
                           .csd_model = point_csd_model(),
@@ -104,14 +109,15 @@ static struct method *add(struct comparison *c, const char *name, const struct p
                           uint32_t against)
 {
     struct method *m = comparison_add(c, name, like, against);
-    set_options(m, HOT_SHARE, "auto");
+    set_options(m, COMPARISON_HOT_SHARE, "auto");
     return m;
 }
 
 static double cold_digest_bytes(const struct point *like)
 {
     const struct kv_geometry *g = &like->kv->geometry;
-    return (1 - HOT_SHARE) * like->tokens * g->n_layers * (double)kv_digest_bytes(g);
+    return (1 - COMPARISON_HOT_SHARE) * like->rows * like->tokens * g->n_layers *
+           (double)kv_digest_bytes(g);
 }
 
 /* Of the cold digests; all: a little more, of new tokens. */
@@ -132,7 +138,8 @@ static struct method *add_host(struct comparison *c, const char *name, const str
     struct method *m = add(c, name, like, against);
     m->point.policy = COMPARISON_HOST_DIGEST;
     snprintf(words, sizeof words, "%.2f",
-             point_hot_mb(&m->point, PLACEMENT_BKP, HOT_SHARE, ALPHA, true) + more / MIB);
+             point_hot_mb(&m->point, PLACEMENT_BKP, COMPARISON_HOT_SHARE, ALPHA, true) +
+                 more / MIB);
     set_word(m, "--hot-mb ", words);
     set_word(m, "--beta ", FILLS_M0); /* Eq. 4 is of two sides that score; M_0 counts more */
     snprintf(words, sizeof words, " --digest-mb %.2f", cached / MIB);
@@ -181,7 +188,7 @@ static void add_drams(struct comparison *c, const struct point *like)
 static void add_rows(struct comparison *c, const struct point *like)
 {
     struct point batch = *like;
-    batch.rows = BATCH;
+    batch.rows = like->rows > 1 ? like->rows : BATCH;
     add_option(add(c, "all rows in flight", &batch, 0), " --rows-in-flight 4");
     add_option(add(c, "one row in flight", &batch, 0), " --rows-in-flight 1");
     add_option(add(c, "two rows in flight", &batch, 0), " --rows-in-flight 2");
@@ -218,7 +225,7 @@ static void add_placements(struct comparison *c, const struct point *like)
         struct method *m = add(c, rows[i].name, like, 0);
         char hot_mb[32];
         snprintf(hot_mb, sizeof hot_mb, "%.2f",
-                 point_hot_mb(&m->point, rows[i].kind, HOT_SHARE, ALPHA, true));
+                 point_hot_mb(&m->point, rows[i].kind, COMPARISON_HOT_SHARE, ALPHA, true));
         set_word(m, "--placement ", placement_name(rows[i].kind));
         set_word(m, "--hot-mb ", hot_mb);
         set_word(m, "--beta ", FILLS_M0);
@@ -229,9 +236,9 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
 {
     struct comparison *c = &p->comparisons[p->n++];
     struct point like = point_of(p, drive);
-    char kv[64];
-    memcpy(kv, p->kv.name, sizeof kv); /* the name is a part of p, as c is */
-    snprintf(c->name, sizeof c->name, "%.40s, %s: %.60s", kv,
+    char kv[44]; /* the name is a part of p, as c is */
+    part_title(p, kv);
+    snprintf(c->name, sizeof c->name, "%s, %s: %.68s", kv,
              drive == MODELLED ? "modelled drive" : "this machine's drive", factor_names[f]);
     if (f == APP) {
         add_betas(c, &like);
@@ -261,10 +268,11 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
 /* Before the sweep, and kept with it; without $RESUME another one takes the place of the last. */
 static void predict(struct part *p)
 {
-    char name[128], settings[1200];
+    char name[128], title[44], settings[1200];
     struct method *whole = &p->comparisons[AHEAD].methods[0];
     struct bench_samples kept[2];
-    snprintf(name, sizeof name, "%s: predicted beta", p->kv.name);
+    part_title(p, title);
+    snprintf(name, sizeof name, "%s: predicted beta", title);
     point_settings(&whole->point, settings, sizeof settings);
     const struct kept_test test = {kept_file, name, settings, 2};
     bool asked = bench_is_asked("TESTS", factor_names[APP]) && !bench_is_set("PREPARE");
@@ -301,8 +309,9 @@ static void print_head(void)
 {
     printf(
         "## Ablation\n\n"
-        "A decode step of one sequence (of %u where it says so) on real KV: a text's first "
-        "tokens, read once into a session, which every run restores; then %u steps. Each row "
+        "A decode step of all sequences of a batch (x N; else of one, and of %u where rows in "
+        "flight are compared) on real KV: a text's first "
+        "tokens, read once into a session, which every row restores; then %u steps. Each row "
         "differs from the row that it is paired with by one factor; the rows of a table are "
         "measured in turn in every round. Where it is not the factor: bkp, `--beta auto`, "
         "queries guessed a layer ahead "
@@ -317,7 +326,7 @@ static void print_head(void)
         "in memory, and the GPU is the machine's OpenCL device, with memory of its own (hot "
         "entries are "
         "copied to it). " COMPARISON_SCORE "\n\n",
-        BATCH, steps, ALPHA, ALPHA, HOT_SHARE, PLACEMENT_LIVE_RATE, point_csd_model());
+        BATCH, steps, ALPHA, ALPHA, COMPARISON_HOT_SHARE, PLACEMENT_LIVE_RATE, point_csd_model());
     comparison_print_legend();
     if (!point_offers("policy", COMPARISON_HOST_DIGEST))
         printf("There is no policy host-digest here: in-storage scoring has no row.\n");
@@ -342,14 +351,15 @@ static void print_prediction(const struct part *p)
 
 static void print_part(const struct part *p)
 {
+    char title[44];
+    part_title(p, title);
     if (!p->there) {
-        printf("\n### %s\n\nNot measured: %s.\n", p->kv.name, p->kv.missing);
+        printf("\n### %s\n\nNot measured: %s.\n", title, p->kv.missing);
         return;
     }
     const struct kv_geometry *g = &p->kv.geometry;
     printf("\n### %s\n\n%u layers, %u KV heads x %u: an entry of %u bytes, a digest of %u.\n",
-           p->kv.name, g->n_layers, g->n_kv_heads, g->head_dim, kv_entry_bytes(g),
-           kv_digest_bytes(g));
+           title, g->n_layers, g->n_kv_heads, g->head_dim, kv_entry_bytes(g), kv_digest_bytes(g));
     if (p->predicted)
         print_prediction(p);
     for (uint32_t i = 0; i < p->n; i++)
@@ -358,10 +368,12 @@ static void print_part(const struct part *p)
 
 static void open_parts(const struct bench_options *o)
 {
-    char names[KV_MAX][COMPARISON_KV_NAME];
-    n_parts = comparison_kv(o, KV, KV_QUICK, names, KV_MAX);
-    for (uint32_t i = 0; i < n_parts; i++)
-        workload_open(&parts[i].kv, names[i]);
+    struct comparison_kv list[KV_MAX];
+    n_parts = comparison_kv(o, KV, KV_QUICK, list, KV_MAX);
+    for (uint32_t i = 0; i < n_parts; i++) {
+        parts[i].rows = list[i].rows;
+        workload_open(&parts[i].kv, list[i].name);
+    }
 }
 
 int main(int argc, char **argv)

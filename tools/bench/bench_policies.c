@@ -28,7 +28,6 @@
 #include "kv/select.h"
 
 #define ALPHA      0.1
-#define HOT_SHARE  0.2
 #define HOT_QUICK  0.8  /* full stages all entries, and of short contexts that is more than M_0 */
 #define DRAM_SHARE 0.25 /* of the cold digests */
 #define STEPS      32u
@@ -112,7 +111,7 @@ static struct part {
     bool there;
 } parts[KV_MAX];
 static uint32_t n_parts, steps;
-static double hot_share = HOT_SHARE;
+static double hot_share = COMPARISON_HOT_SHARE;
 
 /* ---- what is compared ---- */
 
@@ -283,17 +282,11 @@ static void add_methods(struct part *p)
 
 static void open_parts(const struct bench_options *o)
 {
-    char names[KV_MAX][COMPARISON_KV_NAME];
-    n_parts = comparison_kv(o, KV, KV_QUICK, names, KV_MAX);
+    struct comparison_kv list[KV_MAX];
+    n_parts = comparison_kv(o, KV, KV_QUICK, list, KV_MAX);
     for (uint32_t i = 0; i < n_parts; i++) {
-        struct part *p = &parts[i];
-        char *colon = strchr(names[i], ':');
-        p->rows = colon ? (uint32_t)atoi(colon + 1) : 1;
-        if (colon)
-            *colon = 0;
-        if (p->rows < 1 || p->rows > 25)
-            bench_fail("%s: 1 to 25 rows", names[i]);
-        workload_open(&p->kv, names[i]);
+        parts[i].rows = list[i].rows;
+        workload_open(&parts[i].kv, list[i].name);
     }
 }
 

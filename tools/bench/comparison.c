@@ -9,7 +9,8 @@
 #include "kv/group.h"
 #include "kv/plane.h"
 
-#define MB 1e-6
+#define MB       1e-6
+#define ROWS_MAX 25
 
 _Static_assert(COMPARISON_METHODS_MAX *MEASURES <= KEPT_METHODS_MAX, "a round is one line");
 
@@ -41,13 +42,22 @@ void comparison_set_dram(struct method *m, double bytes)
 }
 
 uint32_t comparison_kv(const struct bench_options *o, const char *usual, const char *quick,
-                       char names[][COMPARISON_KV_NAME], uint32_t most)
+                       struct comparison_kv list[], uint32_t most)
 {
-    char list[512], *save = NULL;
+    char words[512], *save = NULL;
     uint32_t n = 0;
-    snprintf(list, sizeof list, "%s", bench_is_set("KV") ? getenv("KV") : o->quick ? quick : usual);
-    for (char *w = strtok_r(list, " ,", &save); w && n < most; w = strtok_r(NULL, " ,", &save))
-        snprintf(names[n++], COMPARISON_KV_NAME, "%s", w);
+    snprintf(words, sizeof words, "%s",
+             bench_is_set("KV") ? getenv("KV")
+             : o->quick         ? quick
+                                : usual);
+    for (char *w = strtok_r(words, " ,", &save); w && n < most; w = strtok_r(NULL, " ,", &save)) {
+        const char *colon = strchr(w, ':');
+        int rows = colon ? atoi(colon + 1) : 1;
+        if (rows < 1 || rows > ROWS_MAX)
+            bench_fail("KV: %s: 1 to %d rows", w, ROWS_MAX);
+        snprintf(list[n].name, sizeof list[n].name, "%.*s", (int)strcspn(w, ":"), w);
+        list[n++].rows = (uint32_t)rows;
+    }
     return n;
 }
 

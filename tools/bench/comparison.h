@@ -15,6 +15,7 @@
 #include "base/csd_model.h"
 
 #define COMPARISON_METHODS_MAX 12u
+#define COMPARISON_HOT_SHARE   0.2           /* of the entries, by M_0 */
 #define COMPARISON_HOST_DIGEST "host-digest" /* the policy that hillinfer's drive competes with */
 #define COMPARISON_SCORE                                                                           \
     "The drive's `score` is derived (64 bytes of digests a cycle at 250 MHz, 0.7 of the time): "   \
@@ -48,7 +49,7 @@ struct method {
 };
 
 struct comparison {
-    char name[128];
+    char name[160];
     struct method methods[COMPARISON_METHODS_MAX];
     uint32_t n, rounds; /* rounds: as many as are kept */
     bool may_refuse;    /* a method that the pipeline refuses takes 0 ms; else it ends the figure */
@@ -70,10 +71,14 @@ struct bench_samples comparison_ratio(const struct method *a, const struct metho
 /* The device model of a method with another size of DRAM. */
 void comparison_set_dram(struct method *m, double bytes);
 
-/* The words of $KV, or those that are usual (another one for a quick run): at most `most`. */
-#define COMPARISON_KV_NAME 72
+/* The words NAME[:ROWS] of $KV, or those that are usual (another one for a quick run): at most
+ * `most`. */
+struct comparison_kv {
+    char name[72];
+    uint32_t rows; /* sequences of the batch, from 1 on; without :ROWS 1 */
+};
 uint32_t comparison_kv(const struct bench_options *o, const char *usual, const char *quick,
-                       char names[][COMPARISON_KV_NAME], uint32_t most);
+                       struct comparison_kv list[], uint32_t most);
 /* Decode steps: $STEPS, or those that are usual; of a quick run three. */
 uint32_t comparison_steps(const struct bench_options *o, uint32_t usual);
 
