@@ -373,6 +373,7 @@ static void start_hot(struct digest_row *e)
     struct score_job job = digest_job(e, all->blocks, e->n_blocks, all->scores);
     job.copies_follow = !q->sequence->reads_hot && !e->n_near;
     e->worked_ns = score_pool_worked_ns(c->pool);
+    e->read_bytes = score_pool_read_bytes(c->pool);
     c->scored = q;
     score_pool_start(c->pool, &job, c->io.bell);
 }
@@ -520,6 +521,7 @@ static void end_host(struct digest_row *e, struct query *q)
     struct core *c = e->evaluator->base.core;
     q->sequence->stats.score_hot_ns += e->real_ns;
     q->sequence->stats.score_cpu_ns += score_pool_worked_ns(c->pool) - e->worked_ns;
+    q->sequence->stats.scored_bytes += score_pool_read_bytes(c->pool) - e->read_bytes;
     model_cpu(e, q);
     c->scored = NULL; /* the threads are another row's */
     q->drive_is_left = true;

@@ -40,7 +40,8 @@ struct digest_row {
     int64_t relayed_ns, hot_began_ns;
     int64_t cold_ns;   /* what the slowest drive took */
     int64_t worked_ns; /* of the scoring threads, before its hot blocks */
-    int64_t real_ns;   /* that they have taken */
+    uint64_t read_bytes;
+    int64_t real_ns; /* that they have taken */
     enum digest_stage stage;
     uint32_t n_blocks;
     /* Cold blocks of 64 slots whose digests are in the host's memory: [n_near], by drive, then in

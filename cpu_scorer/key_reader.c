@@ -348,6 +348,7 @@ void key_reader_begin(struct key_reader *r, struct query *q)
     r->status = 0;
     r->job = KEY_JOB_NONE;
     r->worked_ns = score_pool_worked_ns(r->base.core->pool);
+    r->read_bytes = score_pool_read_bytes(r->base.core->pool);
     r->hot_done = false;
     r->n_open = 0; /* the query before waited for its own, unless the agent is lost */
     for (uint32_t i = 0; i < KV_KEY_WINDOWS; i++)
@@ -435,5 +436,6 @@ int key_reader_finish(struct evaluator *e, struct query *q)
     STAGE_END(merge, (uint64_t)q->n_tokens * sizeof(uint16_t));
     q->sequence->stats.merge_ns += clock_now_ns() - start;
     q->sequence->stats.score_cpu_ns += score_pool_worked_ns(r->base.core->pool) - r->worked_ns;
+    q->sequence->stats.scored_bytes += score_pool_read_bytes(r->base.core->pool) - r->read_bytes;
     return rc;
 }

@@ -96,8 +96,9 @@ struct scorer_stats {
     uint64_t link_key_bytes, link_score_bytes, link_kv_bytes;
     uint64_t flash_read_bytes, flash_write_bytes;
     int64_t score_hot_ns, score_cold_ns, merge_ns, fetch_ns;
-    int64_t score_cpu_ns; /* of queries' evaluation, all scoring threads together */
-    int64_t bounds_ns;    /* leoam: until it is known whose keys are looked at */
+    int64_t score_cpu_ns;  /* of queries' evaluation, all scoring threads together */
+    uint64_t scored_bytes; /* of digests and keys that these threads read for it */
+    int64_t bounds_ns;     /* leoam: until it is known whose keys are looked at */
     struct scorer_candidates candidates;
     int64_t fetch_cold_ns; /* of fetch_ns, what the drive took for its commands */
     int64_t copy_hot_ns;   /* of fetch_ns, copying hot entries into staging */

@@ -80,6 +80,7 @@ struct score_pool {
     /* when a chunk was last finished; what all but copies took so far; relaxed: ordered by `left`
      */
     _Atomic int64_t ended_ns, worked_ns;
+    _Atomic uint64_t read_bytes; /* as worked_ns */
     uint32_t n_helpers;
     struct helper helpers[];
 };
@@ -154,6 +155,19 @@ static bool take_chunk(struct score_pool *pool, const struct pool_job *job, uint
     return true;
 }
 
+/* Items first .. end - 1 of a job that reads; of other work as if all items read as much. */
+static void count_work(struct score_pool *pool, const struct pool_job *job, uint32_t first,
+                       uint32_t end, int64_t took)
+{
+    uint64_t all = job->work.run ? job->work.bytes
+                                 : (uint64_t)job->n * KV_HOT_BLOCK_TOKENS *
+                                       kv_digest_bytes(job->score.geometry);
+    /* relaxed, both: see the struct */
+    atomic_fetch_add_explicit(&pool->worked_ns, took, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->read_bytes, all * end / job->n - all * first / job->n,
+                              memory_order_relaxed);
+}
+
 /* Do the next chunk of the own group, or of another's when the own has none left: -1 there is none,
  * 0 others are left, 1 it was the job's last. */
 static int work_on(struct score_pool *pool, const struct pool_job *job, uint32_t serial,
@@ -175,8 +189,7 @@ static int work_on(struct score_pool *pool, const struct pool_job *job, uint32_t
     int64_t ended = clock_now_ns();
     atomic_store_explicit(&pool->ended_ns, ended, memory_order_relaxed /* see the struct */);
     if (!job->copies)
-        atomic_fetch_add_explicit(&pool->worked_ns, ended - began,
-                                  memory_order_relaxed /* see the struct */);
+        count_work(pool, job, first, end, ended - began);
     /* release: pairs with the acquire in score_pool_done; acquire: who finishes last has all
      * others' chunks behind it */
     return atomic_fetch_sub_explicit(&pool->left, end - first, memory_order_acq_rel) == end - first;
@@ -457,6 +470,11 @@ void score_pool_wait(struct score_pool *pool)
     while (!score_pool_done(pool))
         pthread_cond_wait(&pool->ended, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
+}
+
+uint64_t score_pool_read_bytes(const struct score_pool *pool)
+{
+    return atomic_load_explicit(&pool->read_bytes, memory_order_relaxed /* see the struct */);
 }
 
 int64_t score_pool_worked_ns(const struct score_pool *pool)

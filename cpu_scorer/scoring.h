@@ -93,3 +93,6 @@ int64_t score_pool_last_ns(const struct score_pool *pool);
 /* What all threads together have taken so far for scores and other work, ns: not for copies. Of
  * jobs that are done. */
 int64_t score_pool_worked_ns(const struct score_pool *pool);
+/* Bytes that they have read meanwhile: whole blocks of digests, and what a work_job says it reads.
+ */
+uint64_t score_pool_read_bytes(const struct score_pool *pool);

@@ -341,6 +341,24 @@ int decode_launch_scatter(struct engine *e, uint32_t layer, struct upload_half *
 
 /* ---- either way ---- */
 
+/* Bytes of the matrices of a stage from a phase on. Of a guess's projections the query's panels:
+ * panels of one matrix may have several types, so that is their share by number. */
+static uint64_t stage_weights(const struct engine *e, uint32_t stage, enum phase from)
+{
+    uint64_t bytes = 0;
+    if (from <= PHASE_OUTPUT) {
+        const struct layer_weights *w = &e->layers[stage - 1];
+        bytes += w->output.bytes + w->gate_up.bytes + w->down.bytes;
+    }
+    bytes += stage < e->hp.n_layers ? e->layers[stage].qkv.bytes : e->output.bytes;
+    if (engine_guesses(e, stage + 1)) {
+        const struct matrix *m = &e->layers[stage + 1].qkv;
+        struct phase_launch s = {.guess = &e->layers[stage + 1]};
+        bytes += m->bytes * guess_panels(e, &s) / m->panels;
+    }
+    return bytes;
+}
+
 int decode_launch(struct engine *e, uint32_t first, uint32_t end, enum phase phase,
                   struct hill_why *why)
 {
@@ -351,5 +369,7 @@ int decode_launch(struct engine *e, uint32_t first, uint32_t end, enum phase pha
         return hill_fail(why, HILL_E_INVALID, "stages %u to %u in one launch", first, end);
     else
         rc = launch_phases(e, first, phase, why);
+    for (uint32_t stage = first; !rc && stage < end; stage++)
+        e->weights_read += stage_weights(e, stage, stage == first ? phase : PHASE_SCATTER);
     return rc;
 }

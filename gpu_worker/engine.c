@@ -338,6 +338,11 @@ uint64_t engine_weight_bytes(const struct engine *e)
     return e->weight_bytes;
 }
 
+uint64_t engine_weights_read(const struct engine *e)
+{
+    return e->weights_read;
+}
+
 uint64_t engine_kv_bytes(const struct engine *e)
 {
     return e->kv_bytes;

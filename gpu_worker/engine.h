@@ -74,6 +74,9 @@ uint32_t engine_hot_entries(const struct engine *engine);
 
 const struct model_hparams *engine_hparams(const struct engine *engine); /* for tests */
 uint64_t engine_weight_bytes(const struct engine *engine);
+/* Bytes of weights that the decode steps launched so far have read: each matrix once a launch,
+ * whatever the number of rows. Only grows. */
+uint64_t engine_weights_read(const struct engine *engine);
 /* Before engine_create: has_groups is which of the two sets of kernels the engine takes, that of
  * work groups or that of register tiles. HILL_TEST_WORK_GROUPS=1 asks for work groups, of a CPU
  * too, which is then taken for a device with memory of its own; 0 asks for register tiles, of a GPU

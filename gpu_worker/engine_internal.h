@@ -57,6 +57,7 @@ struct matrix { /* as weights.c packs it, for product.cl */
     cl_mem bias; /* NULL, or [16 * panels], to be added; under LayerNorm, [16 * panels] more: the
                     sums of each output's weights times the norm's, for the mean */
     uint32_t k, panels; /* panels even; outputs beyond the real ones are 0 */
+    uint64_t bytes;     /* of the buffer */
     bool quantised;     /* some panels are of a quantised type */
 };
 
@@ -185,7 +186,8 @@ struct engine {
     bool quantised; /* some of them are quantised */
     struct weight_block *blocks;
     uint64_t weight_bytes, kv_bytes, embeddings_read;
-    double *frequencies; /* [rotary tables][rope_dims / 2]: turns (radians) per position */
+    uint64_t weights_read; /* bytes of matrices that steps were launched over, in all */
+    double *frequencies;   /* [rotary tables][rope_dims / 2]: turns (radians) per position */
 
     uint32_t batch_tokens, gpu_slots, n_sequences;
     struct device_buffer *slots; /* [n_layers]: [n_sequences][gpu_slots][entry] */

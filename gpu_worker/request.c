@@ -627,6 +627,7 @@ static void send_done(struct request *r, int rc, const char *text)
     done.predicted_tokens = r->predicted;
     done.resumed_tokens = r->resumed;
     done.reused_tokens = r->reused;
+    done.session_tokens = r->session_entries;
     done.reused_plain = r->n_plain < r->reused ? r->n_plain : r->reused;
     done.drive_tokens = r->drive_tokens;
     done.drive_ms = r->drive_ms;
@@ -645,6 +646,8 @@ static void send_done(struct request *r, int rc, const char *text)
     done.gpu_idle_ms = r->idle_ns * 1e-6;
     done.gpu_busy_ms = decode_ms > done.gpu_idle_ms ? decode_ms - done.gpu_idle_ms : 0;
     done.gpu_upload_bytes = r->upload_bytes;
+    done.weights_read_bytes = r->weights_read;
+    done.attended_bytes = r->attended_bytes;
     done.link_gpu_bytes = r->link_bytes;
     done.link_gpu_ns = r->link_ns;
     done.gpu_resident_bytes = engine_kv_bytes(r->w->engine);

@@ -70,13 +70,15 @@ struct request {
     int64_t token_idle_ns; /* idle_ns at the last token */
     struct step_times times;
     uint64_t upload_bytes;
-    uint64_t link_bytes, link_ns; /* what the modelled link carried */
-    bool reads_hot;               /* as SEQ_BEGIN said */
-    bool declined;                /* the scorer answers no known queries of it */
+    uint64_t weights_read, attended_bytes; /* by the steps it took part in; by its own attention */
+    uint64_t link_bytes, link_ns;          /* what the modelled link carried */
+    bool reads_hot;                        /* as SEQ_BEGIN said */
+    bool declined;                         /* the scorer answers no known queries of it */
     Hill__FinishReason finish;
     /* sessions */
     uint32_t first_append;        /* entries of each layer's first APPEND */
     uint32_t first_prompt;        /* tokens that were given, before a session was saved or now */
+    uint32_t session_entries;     /* of a restored session: tokens whose entries it has */
     struct session_file *session; /* being restored, or NULL */
     uint32_t restored_token;      /* the session's newest */
     struct save *save;            /* under way (save.h), or NULL */

@@ -108,6 +108,7 @@ int restore_begin(struct request *r, struct hill_why *why)
                  r->session->path, h->device);
     r->first_prompt = h->n_prompt;
     r->first_append = h->first_append;
+    r->session_entries = h->n_entries;
     uint32_t at_once = layout_append_tokens_max(&w->plane.party.layout);
     r->units = h->terms.n_layers * (1 + (h->n_entries - r->first_append + at_once - 1) / at_once);
     if (request_weighs(r)) /* session_compare: the file has them */

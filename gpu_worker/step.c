@@ -206,6 +206,7 @@ static int finish(struct worker *w, bool whole, struct hill_why *why)
 
 int step_run(struct worker *w, struct hill_why *why)
 {
+    uint64_t read_before = engine_weights_read(w->engine);
     int rc = begin(w, why);
     bool on = !rc, whole = false;
     w->step.layer = 0;
@@ -221,6 +222,7 @@ int step_run(struct worker *w, struct hill_why *why)
         w->step.members[i].waiting = w->step.members[i].ahead = false;
         free(w->step.members[i].early);
         w->step.members[i].early = NULL;
+        w->step.members[i].request->weights_read += engine_weights_read(w->engine) - read_before;
     }
     worker_unit_of_work(w);
     return rc;

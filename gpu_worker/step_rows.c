@@ -195,6 +195,7 @@ int step_use_selection(struct worker *w, struct step_member *m, uint32_t layer,
                                 w->step.slots, why);
     STAGE_END(attend, (uint64_t)(s->n_selected + 1) * worker_entry_bytes(w));
     m->listed = rc == 0;
+    r->attended_bytes += rc ? 0 : (uint64_t)(s->n_selected + 1) * worker_entry_bytes(w);
     return rc;
 }
 

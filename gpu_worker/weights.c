@@ -290,7 +290,7 @@ static int load_matrix(struct engine *e, struct matrix *m, const struct row_sour
         m->buffer = NULL;
         return rc;
     }
-    e->weight_bytes += bytes;
+    e->weight_bytes += m->bytes = bytes;
     return pages ? pack_in_place(e, m, s, &head, bytes, why)
                  : pack_and_send(e, m, s, &head, bytes, why);
 }

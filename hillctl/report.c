@@ -118,6 +118,9 @@ static json_t *bytes(const Hill__Done *gpu, const Hill__SequenceStats *s)
     set_integer(object, "flash_read", s, s ? s->flash_read_bytes : 0);
     set_integer(object, "flash_write", s, s ? s->flash_write_bytes : 0);
     set_integer(object, "gpu_upload", gpu, gpu ? gpu->gpu_upload_bytes : 0);
+    set_integer(object, "weights", gpu, gpu ? gpu->weights_read_bytes : 0);
+    set_integer(object, "attended", gpu, gpu ? gpu->attended_bytes : 0);
+    set_integer(object, "scored", s, s ? s->scored_bytes : 0);           /* by the host's threads */
     set_integer(object, "link_gpu", gpu, gpu ? gpu->link_gpu_bytes : 0); /* modelled */
     return object;
 }
@@ -189,13 +192,21 @@ static uint32_t drive_tokens(const Hill__Summary *m)
     return n < m->reused_tokens ? n : m->reused_tokens;
 }
 
+/* Of the prompt: neither of earlier requests nor out of a session. */
+static uint32_t computed_tokens(const Hill__Summary *m)
+{
+    uint32_t rest = m->prompt_tokens - m->reused_tokens;
+    uint32_t there = m->gpu ? m->gpu->session_tokens : 0;
+    return there < rest ? rest - there : 0;
+}
+
 /* What of the prompt was not computed, and from where it was where a history was to be had. */
 static json_t *prefix(const Hill__Summary *m)
 {
     json_t *object = json_object();
     bool again = m && m->history_tokens > m->reused_tokens;
     set_integer(object, "reused_tokens", m, m ? m->reused_tokens : 0);
-    set_integer(object, "computed_tokens", m, m ? m->prompt_tokens - m->reused_tokens : 0);
+    set_integer(object, "computed_tokens", m, m ? computed_tokens(m) : 0);
     set_integer(object, "decoded_tokens", m, m ? m->reused_decoded : 0);
     set_integer(object, "from_tiers_tokens", m, m ? m->reused_tokens - drive_tokens(m) : 0);
     set_integer(object, "from_drive_tokens", m, m ? drive_tokens(m) : 0);

@@ -8,6 +8,8 @@
  */
 #include "proto/records.h"
 
+#include <string.h>
+
 #include "kv/plane.h"
 #include "kv/score.h"
 #include "proto/envelope.h"
@@ -220,6 +222,9 @@ static int check_agent_query(const struct checked *c)
     struct kv_query query = kv_query_at(g, r->importance, record_agent_query_terms(r));
     for (uint32_t t = 0; t < kv_query_terms(g, r->importance); t++)
         TRY(check_range(c, "query shift", query.shifts[t], 0, KV_QUERY_SHIFT_MAX));
+    uint64_t n = (uint64_t)kv_query_terms(g, r->importance) * g->head_dim;
+    if (memchr(query.mantissas, INT8_MIN, n)) /* kernels negate them (kv/score_avx2.c) */
+        return FAIL(c->why, "%s record: a query mantissa is -128, not -127..127", c->name);
     return 0;
 }
 

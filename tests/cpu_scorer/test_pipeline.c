@@ -61,6 +61,18 @@ static uint64_t hash_of_hot_only(void)
     return hash;
 }
 
+/* Of every token's digest in every query, `least` to `most` was read, and of each list up to a block
+ * of more. */
+static void assert_digests_read(const struct scorer_stats *s, double least, double most)
+{
+    double digest = kv_digest_bytes(&rig_geometry), all = 0;
+    for (uint32_t step = 0; step < STEPS; step++)
+        all += digest * RIG_LAYERS * (PROMPT + step);
+    assert_true((double)s->scored_bytes >= least * all);
+    assert_true((double)s->scored_bytes <=
+                most * all + digest * RIG_LAYERS * STEPS * KV_HOT_BLOCK_TOKENS);
+}
+
 static void test_hot_only_selects_what_the_oracle_does(void **unused)
 {
     (void)unused;
@@ -71,6 +83,7 @@ static void test_hot_only_selects_what_the_oracle_does(void **unused)
     assert_int_equal(s.link_score_bytes, 0);
     assert_true(s.gpu.hits > 0);
     assert_int_equal(s.budget, kv_budget_tokens(&usual, MAX - 1));
+    assert_digests_read(&s, 1, 1);
 }
 
 static void test_a_fifth_cold_selects_the_same(void **unused)
@@ -92,6 +105,7 @@ static void test_four_fifths_cold_selects_the_same(void **unused)
     assert_int_equal(s.selection_hash, hash_of_hot_only());
     assert_true(s.cold.tokens > MAX * RIG_LAYERS * 3 / 4);
     assert_true(s.demoted > 0); /* decode moved some down */
+    assert_digests_read(&s, 0.15, 0.4);
     assert_true(s.flash_read_bytes > 0 && s.flash_write_bytes > 0);
     assert_int_equal(s.link_kv_bytes, 10 * s.cold.hits); /* as the fake agent reports it */
     /* four bytes for each cold token of each query, between the first and the last count of cold
@@ -122,7 +136,7 @@ static void test_policy_full_selects_everything_unscored(void **unused)
     struct rig_options o = {.csd = true, .beta = 0.25};
     full.policy = KV_POLICY_FULL;
     struct scorer_stats s = whole_request(&o, &full);
-    assert_int_equal(s.link_score_bytes, 0);
+    assert_int_equal(s.link_score_bytes + s.scored_bytes, 0);
     assert_int_equal(s.budget, MAX - 1);
 }
 

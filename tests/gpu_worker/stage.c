@@ -456,6 +456,8 @@ static void stage_take_done(struct stage *s, const Hill__Done *done)
     lane->done_tokens = done->predicted_tokens;
     lane->busy_ms = done->gpu_busy_ms;
     lane->upload_bytes = done->gpu_upload_bytes;
+    lane->weights_read = done->weights_read_bytes;
+    lane->attended_bytes = done->attended_bytes;
     lane->link_bytes = done->link_gpu_bytes;
     lane->link_ns = done->link_gpu_ns;
     lane->idle_ms = done->gpu_idle_ms;

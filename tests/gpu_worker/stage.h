@@ -71,7 +71,7 @@ struct stage_lane {
     uint32_t done_tokens;                   /* as Done says */
     struct hash_state states[STAGE_TOKENS]; /* of the logits' hash, after each token */
     double busy_ms, idle_ms, decode_ms, gap_ms;
-    uint64_t upload_bytes, link_bytes, link_ns;
+    uint64_t upload_bytes, link_bytes, link_ns, weights_read, attended_bytes;
 };
 
 struct stage {

@@ -180,6 +180,25 @@ static void hot_entries_are_read_in_place(void **state)
     assert_true(first->n_in_place > 0);
 }
 
+/* A step reads every matrix once: rows are padded to panels, and each matrix has a head. Each layer
+ * attends to some entries, of the context at most. */
+static void what_steps_read_is_counted(void **state)
+{
+    (void)state;
+    const struct random_shape *s = &shape;
+    uint64_t q = (uint64_t)s->n_heads * s->head_dim, kv = (uint64_t)s->n_kv_heads * s->head_dim;
+    uint64_t layer = (2 * q + 2 * kv + 3ull * s->n_ff) * s->n_embd;
+    uint64_t matrices = sizeof(float) * (s->n_layers * layer + (uint64_t)s->n_vocab * s->n_embd);
+    uint64_t entry = 2 * kv * sizeof(uint16_t), steps = PREDICT - 1;
+    request();
+    assert_whole();
+    assert_int_equal(first->weights_read % steps, 0);
+    assert_in_range(first->weights_read / steps, matrices, matrices * 3 / 2);
+    assert_int_equal(first->attended_bytes % entry, 0);
+    assert_in_range(first->attended_bytes / entry, steps * s->n_layers * 2,
+                    steps * s->n_layers * (PROMPT + PREDICT));
+}
+
 /* Everything that a GPU of its own would have to receive takes its time on the modelled link, hot
  * entries too; the tokens stay. The model goes with the next message. */
 static void a_modelled_link_carries_every_upload(void **state)
@@ -641,6 +660,7 @@ int main(void)
         cmocka_unit_test(a_failed_selection_ends_one_request),
         cmocka_unit_test(a_stale_staging_slot_is_not_used),
         cmocka_unit_test(hot_entries_are_read_in_place),
+        cmocka_unit_test(what_steps_read_is_counted),
         cmocka_unit_test(a_modelled_link_carries_every_upload),
         cmocka_unit_test(an_entry_outside_the_hot_pool_is_not_used),
         cmocka_unit_test(a_request_that_cannot_fit_is_refused),

@@ -68,6 +68,7 @@ generate 0 90 "$work/part0" --save "$work/s90" || fail "generate --save: $(cat "
 expect "nothing half is left" "$(find "$work" -name '*.saving')" ""
 goes_on "saved at 90" "$work/s90" 90 "$work/part0"
 expect "prompt and first tokens are the session" "$(field "$work/rest" .prompt_tokens)" $(($(field "$work/part0" .prompt_tokens) + 90))
+expect "of it, only the newest token had no entry" "$(field "$work/rest" .prefix.computed_tokens)" 1
 expect "nothing was prefilled" "$(jq -s '.[0].prompt_ms < .[1].prompt_ms / 2' "$work/rest" "$work/whole0")" true
 restore "$work/s90" 30 "$work/part1" --save "$work/s120" || fail "restore --save: $(cat "$work/part1.err")"
 goes_on "saved twice" "$work/s120" 120 "$work/part1"
@@ -123,6 +124,7 @@ restore "$work/doc" 60 "$work/rest" -f "$work/question" || fail "a question: $(c
 same "a question on a document" "$(tokens "$work/rest") $(hashes "$work/rest") $(field "$work/rest" .text)" \
     "$(tokens "$work/asked0") $(hashes "$work/asked0") $(field "$work/asked0" .text)"
 expect "document and question are the prompt" "$(field "$work/rest" .prompt_tokens)" "$(field "$work/asked0" .prompt_tokens)"
+expect "the question alone was computed" "$(field "$work/rest" .prefix.computed_tokens)" "$(wc -c <"$work/question")"
 generate 1 $total "$work/mid1" & # whose steps run between those of the question
 second=$!
 wait_for 30 decoding 1 3 || fail "nothing decodes"

@@ -336,6 +336,11 @@ static void values_in_arrays_are_checked(void **state)
     bytes = good_record(RECORD_AGENT_QUERY, room);
     room[64 + 4 * 8 + 32 + 3] = KV_QUERY_SHIFT_MAX + 1;
     assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), HILL_E_PROTOCOL);
+    bytes = good_record(RECORD_AGENT_QUERY, room);
+    room[64 + 4 * 8 + 31] = (uint8_t)INT8_MIN; /* the last mantissa */
+    assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), HILL_E_PROTOCOL);
+    room[64 + 4 * 8 + 31] = (uint8_t)(INT8_MIN + 1);
+    assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), 0);
     bytes = good_record(RECORD_AGENT_QUERY, room); /* with a term for each query head */
     ((struct record_agent_query *)room)->importance = KV_IMPORTANCE_HEADS;
     assert_int_equal(check(RECORD_AGENT_QUERY, room, bytes), HILL_E_PROTOCOL);

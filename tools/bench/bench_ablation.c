@@ -258,7 +258,8 @@ static void add_factor(struct part *p, enum factor f, enum drive drive)
             set_word(add(c, "without speculation", &like, 0), "--speculate ", "off");
         else {
             add_option(add(c, "INT4", &like, 0), " --score-bits 4");
-            add_option(add(c, "FP16 keys, cast by the drive", &like, 0), " --csd-digests cast");
+            if (p->rows == 1) /* the agent's CPU casts: a batch takes minutes a run */
+                add_option(add(c, "FP16 keys, cast by the drive", &like, 0), " --csd-digests cast");
         }
     }
 }

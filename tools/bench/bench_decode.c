@@ -1,145 +1,268 @@
 /*
  * tools/bench/bench_decode.c - figure "decode": tokens a second at the start of a text and deep in
- * it, beside llama.cpp, and the bytes a token moves.
+ * it, beside other engines, and how near a step comes to what reading its bytes takes.
  *
- * What: the running pipeline with everything hot, at depth 0 and after a prompt of 16384 tokens
- * with --alpha 0.05, and with --budget of the same size; llama.cpp (PEER_DIR) on the same model
- * file, with its fastest flags for either depth (peer.h): llama-bench at depth 0, llama-cli after
- * the same prompt, whose KV state it keeps in a file between the rounds. Bytes: weights + digests +
- * selected entries is what a step has to read; beside it what the pipeline counts of that: the
- * entries. The deep part has three rounds at most, since a prompt takes most of a minute; depth 0
- * has five in each round, since a request takes a quarter of a second there and the machine's
- * memory is faster at one moment than at the next. Shape, threads and failure: dense_model.h,
- * run_pipeline.h. Concurrency: as bench_prefill.c.
+ * What: the running pipeline with everything hot, at depth 0, and after 16384 and 32768 tokens with
+ * --alpha 0.05; each peer of PEER_DIR (peer.h) on the same model file, with its fastest flags. A
+ * prompt is read once: by the pipeline into a session, by a peer into its prompt cache; every round
+ * restores both. Flags for the deep depths are chosen at the lesser one, since each try reads the
+ * prompt. In every round of a depth this machine's memory is read, too, with as many threads
+ * (read_rate.h): the bytes that the workers count as read in a step, at that rate, are the least
+ * time that a step can take. TESTS="0 32768" chooses depths. Depth 0 has five measurements in each
+ * round, since a request takes a quarter of a second there and the machine's memory is faster at
+ * one moment than at the next. Shape, threads and failure: dense_model.h, run_pipeline.h.
+ * Concurrency: as bench_prefill.c.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "tools/bench/dense_model.h"
 #include "tools/bench/peer.h"
+#include "tools/bench/read_rate.h"
 #include "tools/bench/run_pipeline.h"
 
-#define STEPS       32u
-#define REPEATS     5u   /* of depth 0 in a round */
-#define DEEP_STEPS  192u /* the first ones touch memory for the first time */
-#define DEEP_ROUNDS 3u
-#define ALPHA       0.05
-#define PEER_TEST   "-p 0 -n 32" /* depth 0 */
+#define STEPS      32u
+#define REPEATS    5u   /* of depth 0 in a round */
+#define DEEP_STEPS 192u /* the first ones touch memory for the first time */
+#define ALPHA      0.05
+#define READ_BYTES (1ull << 30)
+#define ASKED      4.0  /* times the better peer, at the greatest depth */
+#define NEAR       0.75 /* the least time of a step, of what it takes */
 
-enum method { SHALLOW, DEEP_ALPHA, DEEP_BUDGET, PEER_SHALLOW, PEER_DEEP, METHODS };
+static struct depth {
+    uint32_t tokens; /* 0: the start of a text */
+    bool asked;
+    struct bench_samples ours, peers[PEERS_MAX], rate; /* tokens a second; bytes a second */
+    struct pipeline_answer answer;                     /* of the last round */
+    char flags[PEERS_MAX][PEER_FLAGS_MAX][128];
+    uint32_t n_flags[PEERS_MAX], best[PEERS_MAX];
+    double speeds[PEERS_MAX][PEER_FLAGS_MAX];
+} depths[] = {{.tokens = 0}, {.tokens = 16384}, {.tokens = 32768}};
+#define DEPTHS (sizeof depths / sizeof *depths)
+#define LAST   (DEPTHS - 1)
 
-static struct bench_samples samples[METHODS];
-static struct pipeline_answer deep_answer;
-static char peer_flags_at[2][128]; /* at depth 0, and deep */
+static struct read_area area;
 
-static void choose_peer_flags(uint32_t depth)
+static void in_folder(const char *form, uint32_t number, char out[4200])
 {
-    char options[64];
-    peer_first_flags(PEER_TEST, PEER_PROBES, peer_flags_at[0]);
-    peer_depth_options(0, depth, STEPS, options);
-    peer_first_flags(options, 1, peer_flags_at[1]); /* each run reads the prompt */
+    char name[64];
+    snprintf(name, sizeof name, form, number);
+    snprintf(out, 4200, "%s/%s", pipeline_folder, name);
 }
 
-static void measure_shallow(const struct bench_options *o)
+/* ---- flags ---- */
+
+static void choose_flags(struct depth *d)
 {
+    char model[4200], options[64];
+    in_folder("model.gguf", 0, model);
+    for (uint32_t p = 0; p < peer_count(); p++) {
+        fprintf(stderr, "  decode: flags of %s at depth %u\n", peer_name(p), d->tokens);
+        d->n_flags[p] = peer_flags(p, d->flags[p]);
+        if (d->tokens)
+            peer_depth_options(p, d->tokens, STEPS, options);
+        else
+            snprintf(options, sizeof options, "-p 0 -n %u", STEPS);
+        if (d->n_flags[p] > 1)
+            d->best[p] =
+                peer_best_flags(p, model, options, d->tokens ? 1 : PEER_PROBES, d->speeds[p]);
+    }
+}
+
+static void choose_all_flags(void)
+{
+    for (size_t i = 0; i < DEPTHS; i++) {
+        const struct depth *before = &depths[i - (i > 0)];
+        if (!depths[i].asked)
+            continue;
+        if (i > 1 && before->asked) {
+            memcpy(depths[i].flags, before->flags, sizeof before->flags);
+            memcpy(depths[i].best, before->best, sizeof before->best);
+        } else {
+            choose_flags(&depths[i]);
+        }
+    }
+}
+
+static const char *flags_of(const struct depth *d, uint32_t peer)
+{
+    return d->flags[peer][d->best[peer]];
+}
+
+/* ---- measuring ---- */
+
+static void measure_shallow(const struct bench_options *o, struct depth *d)
+{
+    char model[4200], options[64];
+    in_folder("model.gguf", 0, model);
+    snprintf(options, sizeof options, "-p 0 -n %u", STEPS);
     pipeline_start("model", "-c 4096");
     pipeline_prompt("short", 2, 0);
     pipeline_ask("short", 3);
     for (uint32_t round = 0, n = o->rounds * REPEATS; round < n; round++) {
         bench_progress(round + 1, n, "depth 0");
-        struct pipeline_answer a = pipeline_ask("short", STEPS + 1);
-        bench_sample(&samples[SHALLOW], pipeline_decode_speed(&a));
-        if (peer_is_there())
-            bench_sample(&samples[PEER_SHALLOW], peer_first_bench(PEER_TEST, peer_flags_at[0]));
+        d->answer = pipeline_ask("short", STEPS + 1);
+        bench_sample(&d->ours, pipeline_decode_speed(&d->answer));
+        for (uint32_t p = 0; p < peer_count(); p++)
+            bench_sample(&d->peers[p], peer_bench_of(p, model, options, flags_of(d, p)));
+        bench_sample(&d->rate, read_rate(&area, PIPELINE_THREADS));
     }
     pipeline_stop();
 }
 
-static void measure_deep(const struct bench_options *o, uint32_t depth)
+static double peer_speed(const struct depth *d, uint32_t peer)
 {
-    uint32_t rounds = o->rounds < DEEP_ROUNDS ? o->rounds : DEEP_ROUNDS;
-    char options[2][64];
-    /* --alpha rounds up; the context grows by a step's token */
-    snprintf(options[0], sizeof options[0], "-c %u --alpha %g", depth + 256, ALPHA);
-    snprintf(options[1], sizeof options[1], "-c %u --budget %u", depth + 256,
-             (uint32_t)(ALPHA * depth + 1));
-    pipeline_prompt("deep", depth, 0);
-    if (peer_is_there())
-        peer_first_decode("deep", peer_flags_at[1], depth, DEEP_STEPS); /* makes the state */
-    for (uint32_t round = 0; round < rounds; round++) {
-        for (uint32_t i = 0; i < 2; i++) {
-            bench_progress(round + 1, rounds, i ? "deep, --budget" : "deep, --alpha");
-            pipeline_start("model", options[i]);
-            struct pipeline_answer a = pipeline_ask("deep", DEEP_STEPS + 1);
-            pipeline_stop();
-            if (a.prompt_tokens != depth)
-                bench_fail("a prompt of %u tokens, not %u", a.prompt_tokens, depth);
-            bench_sample(&samples[i ? DEEP_BUDGET : DEEP_ALPHA], pipeline_decode_speed(&a));
-            if (!i)
-                deep_answer = a;
-        }
-        if (peer_is_there())
-            bench_sample(&samples[PEER_DEEP],
-                         peer_first_decode("deep", peer_flags_at[1], depth, DEEP_STEPS));
+    char model[4200], prompt[4200], state[4200], form[64];
+    in_folder("model.gguf", 0, model);
+    in_folder("deep-%u.txt", d->tokens, prompt);
+    snprintf(form, sizeof form, "peer-%u-%%u.state", peer);
+    in_folder(form, d->tokens, state);
+    return peer_decode_of(peer, model, flags_of(d, peer), prompt, state, d->tokens, DEEP_STEPS);
+}
+
+static void measure_deep(const struct bench_options *o, struct depth *d)
+{
+    char name[64], prompt[4200], session[4200], options[64];
+    snprintf(name, sizeof name, "deep-%u", d->tokens);
+    in_folder("deep-%u.txt", d->tokens, prompt);
+    in_folder("deep-%u.session", d->tokens, session);
+    snprintf(options, sizeof options, "-c %u --alpha %g", d->tokens + 256, ALPHA);
+    pipeline_prompt(name, d->tokens, 0);
+    pipeline_start("model", options);
+    fprintf(stderr, "  decode: all read %u tokens\n", d->tokens);
+    pipeline_save(prompt, session);
+    for (uint32_t p = 0; p < peer_count(); p++)
+        peer_speed(d, p); /* makes the state */
+    for (uint32_t round = 0; round < o->rounds; round++) {
+        bench_progress(round + 1, o->rounds, name);
+        d->answer = pipeline_restore(session, DEEP_STEPS);
+        if (d->answer.prompt_tokens != d->tokens + 1) /* the session's newest token */
+            bench_fail("a session of %u tokens behind %u", d->answer.prompt_tokens, d->tokens);
+        bench_sample(&d->ours, DEEP_STEPS * 1e3 / d->answer.predicted_ms);
+        for (uint32_t p = 0; p < peer_count(); p++)
+            bench_sample(&d->peers[p], peer_speed(d, p));
+        bench_sample(&d->rate, read_rate(&area, PIPELINE_THREADS));
+    }
+    pipeline_stop();
+}
+
+/* ---- the section ---- */
+
+static void print_speeds(const struct depth *d)
+{
+    printf("| %u, %u rounds | hillinfer%s |", d->tokens, d->ours.count,
+           d->tokens ? ", --alpha 0.05" : "");
+    bench_print_quartiles(&d->ours, " %.1f | %.1f - %.1f | | |\n");
+    for (uint32_t p = 0; p < peer_count(); p++) {
+        struct bench_samples ratio = bench_ratios(&d->ours, &d->peers[p]);
+        printf("| | %s %s |", peer_name(p), flags_of(d, p));
+        bench_print_quartiles(&d->peers[p], " %.1f | %.1f - %.1f |");
+        bench_print_quartiles(&ratio, " %.2f | %.2f - %.2f |\n");
     }
 }
 
-static void print_bytes(uint32_t depth)
+/* Bytes of a step: by formula, and as the workers counted them. */
+static void print_bytes(const struct depth *d)
 {
-    const struct pipeline_answer *a = &deep_answer;
-    double steps = a->predicted - 1, mean = depth + (steps - 1) / 2, mb = 1e-6;
-    double formula[3] = {STEP_WEIGHTS, mean * TOKEN_DIGEST, ALPHA * mean * TOKEN_ENTRY};
-    /* each step attends to the new token's entry too, in every layer */
-    double attended =
-        (a->gpu_hits + a->hot_hits) / steps * TOKEN_ENTRY / MODEL_LAYERS + TOKEN_ENTRY;
-    double uploaded = a->upload_bytes / steps;
-    printf("\nBytes of a step at depth %u, --alpha %g, MB (10^6). Nobody counts what the kernels "
-           "read of weights and digests: there is the formula alone.\n\n",
-           depth, ALPHA);
-    printf("| | formula | counted | from |\n|---|---:|---:|---|\n");
-    printf("| weights | %.1f | | the model's shape: every matrix once |\n", formula[0] * mb);
-    printf("| digests | %.1f | | the context: every digest once |\n", formula[1] * mb);
-    printf("| selected entries | %.1f | %.1f | hits of GPU and hot pool, and the new entry |\n",
-           formula[2] * mb, attended * mb);
-    printf("| entries gathered into staging | | %.1f | upload counter |\n", uploaded * mb);
-    printf("| sum | %.1f | | |\n", (formula[0] + formula[1] + formula[2]) * mb);
-    printf("\nBesides, %.1f MB are written: uploads into staging and from there into the GPU's "
-           "slots.\n",
-           2 * uploaded * mb);
+    const double mb = 1e-6;
+    double steps = d->tokens ? DEEP_STEPS : STEPS, share = d->tokens ? ALPHA : 1;
+    double mean = (d->tokens ? d->tokens : 2) + (steps - 1) / 2 + 1; /* the new token's too */
+    double formula[3] = {STEP_WEIGHTS, d->tokens ? mean * TOKEN_DIGEST : 0,
+                         share * mean * TOKEN_ENTRY};
+    const struct pipeline_answer *a = &d->answer;
+    double counted[3] = {a->weight_bytes / steps, a->scored_bytes / steps,
+                         a->attended_bytes / steps};
+    double sum = counted[0] + counted[1] + counted[2];
+    struct bench_samples near = {.count = 0};
+    for (uint32_t i = 0; i < d->ours.count; i++) /* least time over time, in the same round */
+        bench_sample(&near, sum / d->rate.values[i] * d->ours.values[i]);
+    printf("| %u | %.1f, %.1f | %.1f, %.1f | %.1f, %.1f | %.1f |", d->tokens, formula[0] * mb,
+           counted[0] * mb, formula[1] * mb, counted[1] * mb, formula[2] * mb, counted[2] * mb,
+           sum * mb);
+    printf(" %.1f | %.2f |", bench_median(&d->rate) * 1e-9, sum / bench_median(&d->rate) * 1e3);
+    bench_print_quartiles(&near, " %.2f | %.2f - %.2f |\n");
+}
+
+static double against_the_better(const struct depth *d, uint32_t *better)
+{
+    *better = 0;
+    for (uint32_t p = 1; p < peer_count(); p++)
+        if (bench_median(&d->peers[p]) > bench_median(&d->peers[*better]))
+            *better = p;
+    struct bench_samples ratio = bench_ratios(&d->ours, &d->peers[*better]);
+    return bench_median(&ratio);
+}
+
+static void print_choices(void)
+{
+    printf("\nFlags of the peers, tokens a second when they were chosen:\n\n");
+    for (size_t i = 0; i < DEPTHS; i++)
+        for (uint32_t p = 0; depths[i].asked && p < peer_count(); p++) {
+            if (depths[i].n_flags[p] < 2)
+                continue;
+            printf("- depth %u, %s:", depths[i].tokens, peer_name(p));
+            for (uint32_t f = 0; f < depths[i].n_flags[p]; f++)
+                printf("%s `%s` %.1f", f ? "," : "", depths[i].flags[p][f], depths[i].speeds[p][f]);
+            printf("\n");
+        }
+}
+
+static void print_section(void)
+{
+    uint32_t better;
+    printf("## Decode\n\nTokens a second; 134 M parameters in F16 (random weights), %u threads, "
+           "everything hot (--csd none), methods in turn in every round, medians: %u steps at "
+           "depth 0, where all tokens are attended to, %u deep ones. Ratios are taken round by "
+           "round; " BENCH_QUARTILES_TEXT ".\n\n",
+           PIPELINE_THREADS, STEPS, DEEP_STEPS);
+    printf("| depth | method | tokens/s, median | quartiles | hillinfer's, times it | quartiles "
+           "|\n|---|---|---:|---:|---:|---:|\n");
+    for (size_t i = 0; i < DEPTHS; i++)
+        if (depths[i].asked)
+            print_speeds(&depths[i]);
+    if (!peer_is_there())
+        printf("\nNo peer: PEER_DIR was not set.\n");
+    else if (depths[LAST].asked) {
+        double got = against_the_better(&depths[LAST], &better);
+        printf("\nAt depth %u %.2f times %s, %.0f asked for: %s.\n", depths[LAST].tokens, got,
+               peer_name(better), ASKED, got >= ASKED ? "met" : "missed");
+    }
+    printf(
+        "\nBytes that a step reads, MB (10^6): by formula (every matrix once; every digest once; "
+        "entries of the share that is attended to), and as counted: weights by the GPU worker "
+        "for each launch, entries for each attention, digests by the scoring threads, chunk by "
+        "chunk. Rate: this machine's memory read by %u threads in the same rounds, GB/s. The "
+        "least time: all that is counted at that rate, ms; its share of a step's time (asked "
+        "for: %.2f at the greatest depth).\n\n",
+        PIPELINE_THREADS, NEAR);
+    printf("| depth | weights | digests | entries | counted in all | rate | least time, ms | share "
+           "of a step | quartiles |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
+    for (size_t i = 0; i < DEPTHS; i++)
+        if (depths[i].asked)
+            print_bytes(&depths[i]);
+    if (peer_is_there())
+        print_choices();
+    peer_print_versions(PEERS_MAX);
 }
 
 int main(int argc, char **argv)
 {
     struct bench_options o = bench_start("decode", argc, argv);
-    uint32_t depth = o.quick ? 1024 : 16384;
     dense_model_prepare(&o);
-    if (peer_is_there())
-        choose_peer_flags(depth);
-    measure_shallow(&o);
-    measure_deep(&o, depth);
-    printf("## Decode\n\nTokens a second over %u steps at depth 0, over %u deep ones; 134 M "
-           "parameters in F16 (random weights), %u "
-           "threads, everything hot (--csd none), %u rounds at depth 0 and %u at %u, methods in "
-           "turn.\n\n",
-           STEPS, DEEP_STEPS, PIPELINE_THREADS, samples[SHALLOW].count, samples[DEEP_ALPHA].count,
-           depth);
-    printf(
-        "| method | tokens/s, median | lowest - highest | of llama.cpp |\n|---|---:|---:|---:|\n");
-    char name[192];
-    bench_print_samples("hillinfer, depth 0", &samples[SHALLOW], &samples[PEER_SHALLOW]);
-    snprintf(name, sizeof name, "llama.cpp, %s, depth 0", peer_flags_at[0]);
-    if (peer_is_there())
-        bench_print_samples(name, &samples[PEER_SHALLOW], &samples[PEER_SHALLOW]);
-    snprintf(name, sizeof name, "hillinfer, depth %u, --alpha %g", depth, ALPHA);
-    bench_print_samples(name, &samples[DEEP_ALPHA], &samples[PEER_DEEP]);
-    snprintf(name, sizeof name, "hillinfer, depth %u, --budget %u", depth,
-             (uint32_t)(ALPHA * depth + 1));
-    bench_print_samples(name, &samples[DEEP_BUDGET], &samples[PEER_DEEP]);
-    snprintf(name, sizeof name, "llama.cpp, %s, depth %u", peer_flags_at[1], depth);
-    if (peer_is_there())
-        bench_print_samples(name, &samples[PEER_DEEP], &samples[PEER_DEEP]);
-    else
-        printf("\nNo peer: PEER_DIR was not set.\n");
-    peer_print_versions(1);
-    print_bytes(depth);
+    area = (struct read_area){.bytes = o.quick ? READ_BYTES / 64 : READ_BYTES};
+    area.memory = bench_memory(area.bytes);
+    for (size_t i = 0; i < DEPTHS; i++) {
+        char word[16];
+        depths[i].tokens = o.quick ? 1024u * (uint32_t)i : depths[i].tokens;
+        snprintf(word, sizeof word, "%u", depths[i].tokens);
+        depths[i].asked = bench_is_asked("TESTS", word);
+    }
+    choose_all_flags();
+    for (size_t i = 0; i < DEPTHS; i++)
+        if (depths[i].asked && depths[i].tokens)
+            measure_deep(&o, &depths[i]);
+        else if (depths[i].asked)
+            measure_shallow(&o, &depths[i]);
+    print_section();
     return 0;
 }

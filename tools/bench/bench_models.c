@@ -132,15 +132,7 @@ static double restored_speed(uint32_t model)
 {
     char path[256];
     session_file(model, path);
-    json_t *a =
-        json_of(capture("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"$PWD/%s\" -n %u "
-                        "--ignore-eos --json",
-                        pipeline_folder, path, STEPS),
-                "hillinfer restore (if it refused the session: rm " KEPT_FOLDER "/*.session)");
-    double speed =
-        json_at(a, "predicted_tokens", NULL, NULL) * 1e3 / json_at(a, "predicted_ms", NULL, NULL);
-    json_decref(a);
-    return speed;
+    return STEPS * 1e3 / pipeline_restore(path, STEPS).predicted_ms;
 }
 
 static double measure_ours(uint32_t model, enum test t)
@@ -168,10 +160,7 @@ static void make_session(uint32_t model)
         return;
     start_for(model, DEEP);
     deep_file(model, prompt);
-    run_or_fail("hillinfer generate --save",
-                capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s -n 1 --temp 0 "
-                        "--ignore-eos --json --save \"$PWD/%s\"",
-                        pipeline_folder, prompt, path));
+    pipeline_save(prompt, path);
 }
 
 /* ---- peers ---- */

@@ -23,14 +23,11 @@
 
 #include "base/clock.h"
 #include "tools/bench/harness.h"
+#include "tools/bench/read_rate.h"
 #include "cpu_scorer/scoring.h"
 #include "kv/plan.h"
 #include "kv/score.h"
 #include "kv/select.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #define CALL_TOKENS 4096u
 #define SET_BYTES   (256ull << 20)
@@ -44,13 +41,15 @@
 struct score_set {
     struct kv_geometry geometry;
     struct kv_query query;
-    uint32_t n;                 /* tokens */
-    uint64_t bytes;             /* of their groups of digests */
-    uint8_t *digests;           /* [bytes] */
-    uint8_t *copy;              /* [bytes]: memcpy's target */
-    uint16_t *scores;           /* [n] */
-    uint16_t *by_layer;         /* [n]: of a token as the scorer's jobs get to it */
-    uint64_t sums[MAX_THREADS]; /* of the read loops */
+    uint32_t n;            /* tokens */
+    uint64_t bytes;        /* of their groups of digests */
+    uint8_t *digests;      /* [bytes] */
+    uint8_t *copy;         /* [bytes]: memcpy's target */
+    uint16_t *scores;      /* [n] */
+    uint16_t *by_layer;    /* [n]: of a token as the scorer's jobs get to it */
+    struct read_area area; /* the digests, for the read loops */
+    struct read_loop loops[READ_LOOPS_MAX];
+    char loop_names[READ_LOOPS_MAX][48];
     kv_score_fn *kernel;
     /* the scorer's */
     uint32_t *blocks, *scattered; /* [LAYERS][layer_blocks] */
@@ -65,6 +64,7 @@ struct method {
     bench_part *part;
     kv_score_fn *kernel;   /* NULL: a bandwidth loop */
     const uint8_t *memory; /* the scorer over these digests; NULL: part() */
+    bool reads;            /* part()'s context is the set's read_area */
     bool select;           /* and puts scores in order and selects */
     bool scattered;
     struct bench_samples seconds[MAX_THREADS];
@@ -72,58 +72,11 @@ struct method {
 
 /* ---- the loops ------------------------------------------------------------------------------ */
 
-/* Thread t's share of the bytes, whole 512-byte blocks; the last takes the rest. */
-static void share(const struct score_set *set, uint32_t t, uint32_t n_threads, uint64_t *from,
-                  uint64_t *to)
-{
-    uint64_t each = set->bytes / n_threads / 512 * 512;
-    *from = t * each;
-    *to = t + 1 == n_threads ? set->bytes / 512 * 512 : *from + each;
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static void read_avx2(void *context, uint32_t t, uint32_t n_threads)
-{
-    struct score_set *set = context;
-    uint64_t from, to, lanes[4];
-    __m256i sum[4] = {0};
-    share(set, t, n_threads, &from, &to);
-    for (uint64_t i = from; i < to; i += 128)
-        for (int j = 0; j < 4; j++)
-            sum[j] = _mm256_add_epi64(
-                sum[j], _mm256_load_si256((const void *)(set->digests + i + (uint64_t)j * 32)));
-    _mm256_storeu_si256((void *)lanes, _mm256_add_epi64(_mm256_add_epi64(sum[0], sum[1]),
-                                                        _mm256_add_epi64(sum[2], sum[3])));
-    set->sums[t] = lanes[0] + lanes[1] + lanes[2] + lanes[3]; /* kept: a read that counts */
-}
-
-__attribute__((target("avx512f"))) static void read_avx512(void *context, uint32_t t,
-                                                           uint32_t n_threads)
-{
-    struct score_set *set = context;
-    uint64_t from, to, lanes[8];
-    __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
-    share(set, t, n_threads, &from, &to);
-    for (uint64_t i = from; i < to; i += 256) {
-        const uint8_t *at = set->digests + i;
-        a = _mm512_add_epi64(a, _mm512_load_si512(at));
-        b = _mm512_add_epi64(b, _mm512_load_si512(at + 64));
-        c = _mm512_add_epi64(c, _mm512_load_si512(at + 128));
-        d = _mm512_add_epi64(d, _mm512_load_si512(at + 192));
-    }
-    a = _mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d));
-    _mm512_storeu_si512(lanes, a);
-    set->sums[t] = 0;
-    for (int i = 0; i < 8; i++)
-        set->sums[t] += lanes[i];
-}
-#endif
-
 static void copy(void *context, uint32_t t, uint32_t n_threads)
 {
     struct score_set *set = context;
     uint64_t from, to;
-    share(set, t, n_threads, &from, &to);
+    read_area_share(set->bytes, t, n_threads, &from, &to);
     memcpy(set->copy + from, set->digests + from, to - from);
 }
 
@@ -245,16 +198,17 @@ static uint64_t cache_bytes(void)
 
 /* ---- measuring ------------------------------------------------------------------------------ */
 
-static uint32_t find_methods(const struct score_set *set, struct method *methods)
+static uint32_t find_methods(struct score_set *set, struct method *methods)
 {
     static const char *const kernels[] = {"reference", "avx2", "avx512", "avx512vnni"};
     uint32_t n = 0;
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2"))
-        methods[n++] = (struct method){.name = "read and sum, AVX2", .part = read_avx2};
-    if (__builtin_cpu_supports("avx512f"))
-        methods[n++] = (struct method){.name = "read and sum, AVX-512", .part = read_avx512};
-#endif
+    uint32_t loops = read_loops(set->loops);
+    for (; n < loops; n++) {
+        snprintf(set->loop_names[n], sizeof set->loop_names[n], "read and sum, %s",
+                 set->loops[n].name);
+        methods[n] =
+            (struct method){.name = set->loop_names[n], .part = set->loops[n].part, .reads = true};
+    }
     methods[n++] = (struct method){.name = "memcpy", .part = copy};
     for (uint32_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++) {
         kv_score_fn *kernel = kv_score_choose(kernels[i]); /* NULL: not in this build or CPU */
@@ -298,8 +252,9 @@ static double run_method(struct score_set *set, const struct method *m, uint32_t
     set->kernel = m->kernel;
     if (m->kernel != NULL)
         memset(set->scores, 0, bytes);
-    double seconds =
-        m->memory != NULL ? run_scorer(set, m, n_threads) : bench_parallel(n_threads, m->part, set);
+    double seconds = m->memory != NULL
+                         ? run_scorer(set, m, n_threads)
+                         : bench_parallel(n_threads, m->part, m->reads ? (void *)&set->area : set);
     if (m->kernel != NULL && memcmp(set->scores, expected, bytes) != 0)
         bench_fail("kernel %s does not give the scores of the reference", m->name);
     return seconds;
@@ -324,8 +279,7 @@ static void print_table(const struct score_set *set, const struct method *method
     for (uint32_t threads = 1; threads <= max_threads; threads++) {
         double best = 0;
         for (uint32_t i = 0; i < n; i++) {
-            if (methods[i].kernel == NULL && methods[i].part != copy &&
-                rate(set, &methods[i], threads) > best)
+            if (methods[i].reads && rate(set, &methods[i], threads) > best)
                 best = rate(set, &methods[i], threads);
         }
         for (uint32_t i = 0; i < n; i++) {
@@ -478,6 +432,7 @@ static void measure_shape(const struct bench_options *options, struct kv_geometr
     set.bytes = (uint64_t)set.n * kv_digest_bytes(&g);
     set.digests = bench_memory(set.bytes);
     set.copy = bench_memory(set.bytes);
+    set.area = (struct read_area){.memory = set.digests, .bytes = set.bytes};
     uint64_t score_bytes = (uint64_t)set.n * sizeof(uint16_t);
     set.scores = bench_memory(score_bytes);
     uint16_t *expected = bench_memory(score_bytes);

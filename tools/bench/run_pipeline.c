@@ -193,26 +193,50 @@ json_t *pipeline_status(void)
                    "hillctl status");
 }
 
-struct pipeline_answer pipeline_ask(const char *prompt, uint32_t predict)
+/* Drops root. */
+static struct pipeline_answer answer_of(json_t *root, uint32_t predict)
 {
-    json_t *root =
-        json_of(capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/%s.txt -n %u --temp "
-                        "0 --ignore-eos --json",
-                        folder, folder, prompt, predict),
-                "hillinfer generate");
     struct pipeline_answer a = {
         .prompt_tokens = (uint32_t)json_at(root, "prompt_tokens", NULL, NULL),
         .predicted = (uint32_t)json_at(root, "predicted_tokens", NULL, NULL),
         .prompt_ms = json_at(root, "prompt_ms", NULL, NULL),
         .predicted_ms = json_at(root, "predicted_ms", NULL, NULL),
-        .gpu_hits = json_at(root, "tiers", "gpu", "hits"),
-        .hot_hits = json_at(root, "tiers", "hot", "hits"),
         .upload_bytes = json_at(root, "bytes", "gpu_upload", NULL),
+        .weight_bytes = json_at(root, "bytes", "weights", NULL),
+        .attended_bytes = json_at(root, "bytes", "attended", NULL),
+        .scored_bytes = json_at(root, "bytes", "scored", NULL),
     };
     json_decref(root);
     if (a.predicted != predict)
         bench_fail("%u of %u tokens came", a.predicted, predict);
     return a;
+}
+
+struct pipeline_answer pipeline_ask(const char *prompt, uint32_t predict)
+{
+    return answer_of(
+        json_of(capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s/%s.txt -n %u --temp "
+                        "0 --ignore-eos --json",
+                        folder, folder, prompt, predict),
+                "hillinfer generate"),
+        predict);
+}
+
+void pipeline_save(const char *prompt_path, const char *session)
+{
+    run_or_fail("hillinfer generate --save",
+                capture("HILL_RUN_DIR=%s/run scripts/hillinfer generate -f %s -n 1 --temp 0 "
+                        "--ignore-eos --json --save \"%s%s\"",
+                        folder, prompt_path, pipeline_before(session), session));
+}
+
+struct pipeline_answer pipeline_restore(const char *session, uint32_t steps)
+{
+    return answer_of(json_of(capture("HILL_RUN_DIR=%s/run scripts/hillinfer restore \"%s%s\" -n %u "
+                                     "--ignore-eos --json",
+                                     folder, pipeline_before(session), session, steps),
+                             "hillinfer restore (if it refused the session: remove its file)"),
+                     steps);
 }
 
 double pipeline_decode_speed(const struct pipeline_answer *a)

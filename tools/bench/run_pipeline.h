@@ -73,11 +73,17 @@ json_t *pipeline_status(void);
 struct pipeline_answer {
     uint32_t prompt_tokens, predicted;
     double prompt_ms, predicted_ms;
-    double gpu_hits, hot_hits, upload_bytes; /* of the whole answer; hits: entries of one layer */
+    /* of the whole answer; bytes that decode steps have read (docs/interface.md, `bytes`) */
+    double upload_bytes, weight_bytes, attended_bytes, scored_bytes;
 };
 
 /* Continue NAME.txt of the folder greedily by `predict` tokens. */
 struct pipeline_answer pipeline_ask(const char *prompt, uint32_t predict);
 
-/* Steps a second: the first token comes out of the prompt, each further one out of a step. */
+/* What has a session of a prompt in the file at `path`, saved before the first decode step. */
+void pipeline_save(const char *prompt_path, const char *session);
+/* Restores it; each of the tokens comes out of a step, and predicted_ms are of these alone. */
+struct pipeline_answer pipeline_restore(const char *session, uint32_t steps);
+
+/* Steps a second of pipeline_ask: the first token comes out of the prompt, each further one out of a step. */
 double pipeline_decode_speed(const struct pipeline_answer *a);
