@@ -350,6 +350,59 @@ static void print_prediction(const struct part *p)
         printf(": there both rows are the same setting, and their ratio shows only the noise.\n");
 }
 
+/* Of each part: the row that has it, and the one without, by their numbers in the comparison. */
+static const struct worth {
+    enum factor factor;
+    uint32_t with, without;
+    const char *part;
+} worths[] = {
+    {STORAGE, 0, 1, "in-storage scoring, no DRAM in the drive"},
+    {CACHES, 2, 0, "in-storage scoring, DRAM for a quarter of the cold digests, (a)"},
+    {CACHES, 2, 6, "the same, as much DRAM in all, (b)"},
+    {DRAM, 0, 4, "the drive's DRAM, for all cold digests"},
+    {DRAM, 2, 4, "the drive's DRAM, for a quarter"},
+    {ROWS, 0, 1, "rows in flight"},
+    {HKM, 0, 1, "placement bkp, beside recency"},
+    {APP, 0, 1, "Eq. 4, beside beta 0.25"},
+    {APP, 2, 3, "Eq. 4, beside beta 1"},
+    {APP, 4, 5, "Eq. 4, beside beta 4"},
+    {AHEAD, 0, 1, "queries guessed a layer ahead"},
+    {BITS, 1, 0, "INT4 digests"},
+};
+
+static const char *verdict(const struct bench_samples *ratio)
+{
+    double sorted[BENCH_ROUNDS_MAX];
+    memcpy(sorted, ratio->values, sizeof sorted);
+    if (ratio->count < BENCH_QUARTILES_LEAST)
+        return "too few rounds";
+    if (bench_quantile(sorted, ratio->count, 0.25) > 1)
+        return "yes";
+    return bench_quantile(sorted, ratio->count, 0.75) < 1 ? "no, it costs time" : "not shown";
+}
+
+/* Times of the row without a part over those of the row with it, on the modelled drive. */
+static void print_worths(const struct part *p)
+{
+    printf(
+        "\nWhat each part is worth: how many times as long a step takes without it. It pays "
+        "where the lower quartile is above 1.\n\n| part | without it | quartiles | rounds | pays "
+        "|\n|---|---:|---:|---:|---|\n");
+    for (size_t i = 0; i < sizeof worths / sizeof *worths; i++) {
+        const struct worth *w = &worths[i];
+        const struct comparison *c = &p->comparisons[w->factor];
+        if (!c->rounds || w->with >= c->n || w->without >= c->n) {
+            printf("| %s | not measured | | | |\n", w->part);
+            continue;
+        }
+        struct bench_samples ratio =
+            comparison_ratio(&c->methods[w->without], &c->methods[w->with]);
+        printf("| %s |", w->part);
+        bench_print_quartiles(&ratio, " %.3f | %.3f - %.3f |");
+        printf(" %u | %s |\n", c->rounds, verdict(&ratio));
+    }
+}
+
 static void print_part(const struct part *p)
 {
     char title[44];
@@ -363,6 +416,7 @@ static void print_part(const struct part *p)
            title, g->n_layers, g->n_kv_heads, g->head_dim, kv_entry_bytes(g), kv_digest_bytes(g));
     if (p->predicted)
         print_prediction(p);
+    print_worths(p);
     for (uint32_t i = 0; i < p->n; i++)
         comparison_print(&p->comparisons[i]);
 }

@@ -5,8 +5,8 @@
  * What: the running pipeline with everything hot, at depth 0, and after 16384 and 32768 tokens with
  * --alpha 0.05; each peer of PEER_DIR (peer.h) on the same model file, with its fastest flags. A
  * prompt is read once: by the pipeline into a session, by a peer into its prompt cache; every round
- * restores both. Flags for the deep depths are chosen at the lesser one, since each try reads the
- * prompt. In every round of a depth this machine's memory is read, too, with as many threads
+ * restores both. Flags for the deep depths are chosen at 8192, since each try reads a prompt. In
+ * every round of a depth this machine's memory is read, too, with as many threads
  * (read_rate.h): the bytes that the workers count as read in a step, at that rate, are the least
  * time that a step can take. TESTS="0 32768" chooses depths. Depth 0 has five measurements in each
  * round, since a request takes a quarter of a second there and the machine's memory is faster at
@@ -25,6 +25,7 @@
 #define REPEATS    5u   /* of depth 0 in a round */
 #define DEEP_STEPS 192u /* the first ones touch memory for the first time */
 #define ALPHA      0.05
+#define TRY_DEPTH  8192u /* of flags for the deep depths */
 #define READ_BYTES (1ull << 30)
 #define ASKED      4.0  /* times the better peer, at the greatest depth */
 #define NEAR       0.75 /* the least time of a step, of what it takes */
@@ -52,15 +53,20 @@ static void in_folder(const char *form, uint32_t number, char out[4200])
 
 /* ---- flags ---- */
 
+static uint32_t depth_of_tries(const struct depth *d)
+{
+    return d->tokens < TRY_DEPTH ? d->tokens : TRY_DEPTH;
+}
+
 static void choose_flags(struct depth *d)
 {
     char model[4200], options[64];
     in_folder("model.gguf", 0, model);
     for (uint32_t p = 0; p < peer_count(); p++) {
-        fprintf(stderr, "  decode: flags of %s at depth %u\n", peer_name(p), d->tokens);
+        fprintf(stderr, "  decode: flags of %s at depth %u\n", peer_name(p), depth_of_tries(d));
         d->n_flags[p] = peer_flags(p, d->flags[p]);
         if (d->tokens)
-            peer_depth_options(p, d->tokens, STEPS, options);
+            peer_depth_options(p, depth_of_tries(d), STEPS, options);
         else
             snprintf(options, sizeof options, "-p 0 -n %u", STEPS);
         if (d->n_flags[p] > 1)
@@ -200,7 +206,7 @@ static void print_choices(void)
         for (uint32_t p = 0; depths[i].asked && p < peer_count(); p++) {
             if (depths[i].n_flags[p] < 2)
                 continue;
-            printf("- depth %u, %s:", depths[i].tokens, peer_name(p));
+            printf("- depth %u, %s:", depth_of_tries(&depths[i]), peer_name(p));
             for (uint32_t f = 0; f < depths[i].n_flags[p]; f++)
                 printf("%s `%s` %.1f", f ? "," : "", depths[i].flags[p][f], depths[i].speeds[p][f]);
             printf("\n");
