@@ -80,11 +80,11 @@ const struct option_spec hill_pipeline_specs[] = {
            "0.25 until they are known",
            .max = 1e6, .choices = "auto", .fallback = "auto"),
     OPTION("placement", CHOICE, "NAME",
-           "which entries are hot: those that are selected often, and the newest (bkp), or the "
-           "newest alone (recency); to compare with: the paper's pools as it writes them, and two "
-           "caches, at most 32 promotions a layer and step, of what the GPU lacked, none while the "
-           "last moves are under way",
-           .choices = "bkp|recency|paper|lru|lfu", .fallback = "bkp"),
+           "which entries are hot: the newest (recency), or those that are selected often, and the "
+           "newest (bkp), which reads less flash and takes more of the CPU; to compare with: the "
+           "paper's pools as it writes them, and two caches, at most 32 promotions a layer and "
+           "step, of what the GPU lacked, none while the last moves are under way",
+           .choices = "recency|bkp|paper|lru|lfu", .fallback = "recency"),
     OPTION("pin", REAL, "SHARE",
            "bkp, paper: the newest share of the entries that stays hot, at most a sixteenth of the "
            "hot ones (paper: half); auto is --alpha",

@@ -61,8 +61,8 @@ static uint64_t hash_of_hot_only(void)
     return hash;
 }
 
-/* Of every token's digest in every query, `least` to `most` was read, and of each list up to a block
- * of more. */
+/* Of every token's digest in every query, `least` to `most` was read, and of each list up to a
+ * block of more. */
 static void assert_digests_read(const struct scorer_stats *s, double least, double most)
 {
     double digest = kv_digest_bytes(&rig_geometry), all = 0;

@@ -14,6 +14,7 @@ work=$(mktemp -d /tmp/hill-test-XXXXXX)
 run_dir=$work/run
 state_dir=$work/state
 export HILL_EXACT_BELOW=0 # short contexts are selected from, too: test_exact.sh has the default
+export HILL_PLACEMENT=${HILL_PLACEMENT:-bkp} # entries also come up: a test of another placement names it
 export HILL_HANG_MS=${HILL_HANG_MS:-6000} # a worker from which others have taken the CPU for long does not hang
 export HILL_NO_PREFIX_CACHE=true # a prompt that comes again is computed again: test_prefix.sh has the default
 export HILL_LOG_LEVEL=${HILL_LOG_LEVEL:-warn}

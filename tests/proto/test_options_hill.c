@@ -73,7 +73,7 @@ static void test_pipeline_defaults(void **state)
     assert_null(p.csd_url);
     assert_int_equal(epoch.plan.selection.policy, KV_POLICY_HILLINFER);
     assert_int_equal(epoch.plan.selection.importance, KV_IMPORTANCE_HEADS);
-    assert_int_equal(epoch.placement, HILL__PLACEMENT__PLACEMENT_BKP);
+    assert_int_equal(epoch.placement, HILL__PLACEMENT__PLACEMENT_RECENCY);
     assert_int_equal(epoch.speculate, HILL__SPECULATE__SPECULATE_OFF);
     assert_int_equal(epoch.simd, HILL__SIMD__SIMD_AUTO);
 }

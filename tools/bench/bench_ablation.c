@@ -8,8 +8,8 @@
  * comparison and is filled; of the comparison of beta each fixed beta has the M_0 that it fills,
  * and beside it stands Eq. 4 with as much; of that of placements M_0 differs by the placements'
  * tables, and decides alone (a beta above it), so that as many entries are hot in all rows. Which
- * KV and how many rows: KV="NAME:ROWS ..." (workload.h); STEPS=N decode steps; rounds and their variables: comparison.h.
- * FULL=1 adds this machine's drive.
+ * KV and how many rows: KV="NAME:ROWS ..." (workload.h); STEPS=N decode steps; rounds and their
+ * variables: comparison.h. FULL=1 adds this machine's drive.
  * Concurrency: one thread. Failure: as point.h; KV that is not there is named and left out.
  */
 #include <stdio.h>

@@ -85,5 +85,6 @@ void pipeline_save(const char *prompt_path, const char *session);
 /* Restores it; each of the tokens comes out of a step, and predicted_ms are of these alone. */
 struct pipeline_answer pipeline_restore(const char *session, uint32_t steps);
 
-/* Steps a second of pipeline_ask: the first token comes out of the prompt, each further one out of a step. */
+/* Steps a second of pipeline_ask: the first token comes out of the prompt, each further one out of
+ * a step. */
 double pipeline_decode_speed(const struct pipeline_answer *a);
