@@ -38,10 +38,10 @@ struct digest_row {
         int64_t done_ns;
     } drives[LAYOUT_DRIVES_MAX];
     int64_t relayed_ns, hot_began_ns;
-    int64_t cold_ns;   /* what the slowest drive took */
-    int64_t worked_ns; /* of the scoring threads, before its hot blocks */
-    uint64_t read_bytes;
-    int64_t real_ns; /* that they have taken */
+    int64_t cold_ns;     /* what the slowest drive took */
+    int64_t worked_ns;   /* of the scoring threads, before its hot blocks */
+    uint64_t read_bytes; /* by the scoring threads, until then */
+    int64_t real_ns;     /* that its hot blocks have taken */
     enum digest_stage stage;
     uint32_t n_blocks;
     /* Cold blocks of 64 slots whose digests are in the host's memory: [n_near], by drive, then in

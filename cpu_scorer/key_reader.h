@@ -56,7 +56,7 @@ struct key_reader { /* the first member of each evaluator's own struct */
     bool hot_done;
     int64_t began_ns, read_ns; /* last completion */
     int64_t worked_ns;         /* of the scoring threads, before it */
-    uint64_t read_bytes;       /* the same */
+    uint64_t read_bytes;       /* by the scoring threads, until then */
     struct key_piece *pieces;  /* [pieces_max] */
     uint32_t n_pieces;
     uint32_t *blocks; /* [core_blocks_max] hot blocks of the query */

@@ -410,8 +410,7 @@ static void print_worths(const struct part *p)
                                                                  : verdict(&ratio));
     }
     printf("\nhost-digest has no digests of cold tokens within M_0 here; with the best of its "
-           "settings "
-           "it stands in figure policies.\n");
+           "settings it stands in figure policies.\n");
 }
 
 static void print_part(const struct part *p)

@@ -156,8 +156,10 @@ static void measure_deep(const struct bench_options *o, struct depth *d)
 
 static void print_speeds(const struct depth *d)
 {
-    printf("| %u, %u rounds | hillinfer%s |", d->tokens, d->ours.count,
-           d->tokens ? ", --alpha 0.05" : "");
+    printf("| %u, %u rounds | hillinfer", d->tokens, d->ours.count);
+    if (d->tokens)
+        printf(", --alpha %g", ALPHA);
+    printf(" |");
     bench_print_quartiles(&d->ours, " %.1f | %.1f - %.1f | | |\n");
     for (uint32_t p = 0; p < peer_count(); p++) {
         struct bench_samples ratio = bench_ratios(&d->ours, &d->peers[p]);
@@ -189,16 +191,6 @@ static void print_bytes(const struct depth *d)
     bench_print_quartiles(&near, " %.2f | %.2f - %.2f |\n");
 }
 
-static double against_the_better(const struct depth *d, uint32_t *better)
-{
-    *better = 0;
-    for (uint32_t p = 1; p < peer_count(); p++)
-        if (bench_median(&d->peers[p]) > bench_median(&d->peers[*better]))
-            *better = p;
-    struct bench_samples ratio = bench_ratios(&d->ours, &d->peers[*better]);
-    return bench_median(&ratio);
-}
-
 static void print_choices(void)
 {
     printf("\nFlags of the peers, tokens a second when they were chosen:\n\n");
@@ -215,7 +207,6 @@ static void print_choices(void)
 
 static void print_section(void)
 {
-    uint32_t better;
     printf("## Decode\n\nTokens a second; 134 M parameters in F16 (random weights), %u threads, "
            "everything hot (--csd none), methods in turn in every round, medians: %u steps at "
            "depth 0, where all tokens are attended to, %u deep ones. Ratios are taken round by "
@@ -229,7 +220,9 @@ static void print_section(void)
     if (!peer_is_there())
         printf("\nNo peer: PEER_DIR was not set.\n");
     else if (depths[LAST].asked) {
-        double got = against_the_better(&depths[LAST], &better);
+        uint32_t better = peer_fastest(depths[LAST].peers);
+        struct bench_samples ratio = bench_ratios(&depths[LAST].ours, &depths[LAST].peers[better]);
+        double got = bench_median(&ratio);
         printf("\nAt depth %u %.2f times %s, %.0f asked for: %s.\n", depths[LAST].tokens, got,
                peer_name(better), ASKED, got >= ASKED ? "met" : "missed");
     }

@@ -321,15 +321,6 @@ static void run_test(uint32_t model, enum test t, struct measured *m)
 
 /* ---- the section ---- */
 
-static uint32_t best_peer(const struct measured *m)
-{
-    uint32_t best = 0;
-    for (uint32_t p = 1; p < peer_count(); p++)
-        if (bench_median(&m->methods[1 + p]) > bench_median(&m->methods[1 + best]))
-            best = p;
-    return best;
-}
-
 static void print_ratio(const struct measured *m, uint32_t peer)
 {
     struct bench_samples ratio = bench_ratios(&m->methods[0], &m->methods[1 + peer]);
@@ -369,7 +360,7 @@ static void print_verdict(const char *file, enum test t, const struct measured *
     if (!m->rounds || !peer_count())
         return;
     char title[64];
-    uint32_t best = best_peer(m);
+    uint32_t best = peer_fastest(m->methods + 1);
     struct bench_samples ratio = bench_ratios(&m->methods[0], &m->methods[1 + best]);
     double got = bench_median(&ratio);
     if (got < tests[t].asked)

@@ -229,6 +229,15 @@ double peer_decode_of(uint32_t index, const char *model, const char *flags, cons
     return speed;
 }
 
+uint32_t peer_fastest(const struct bench_samples *speeds)
+{
+    uint32_t best = 0;
+    for (uint32_t p = 1; p < peer_count(); p++)
+        if (bench_median(&speeds[p]) > bench_median(&speeds[best]))
+            best = p;
+    return best;
+}
+
 /* ---- the first peer on the figure's model ---- */
 
 static void first_model(char model[4200])
@@ -252,13 +261,4 @@ double peer_first_bench(const char *options, const char *flags)
     char model[4200];
     first_model(model);
     return peer_bench_of(0, model, options, flags);
-}
-
-double peer_first_decode(const char *prompt, const char *flags, uint32_t depth, uint32_t steps)
-{
-    char model[4200], text[4200], state[4200];
-    first_model(model);
-    snprintf(text, sizeof text, "%s/%s.txt", pipeline_folder, prompt);
-    snprintf(state, sizeof state, "%s/peer.state", pipeline_folder);
-    return peer_decode_of(0, model, flags, text, state, depth, steps);
 }

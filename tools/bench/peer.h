@@ -6,13 +6,15 @@
  * between them, each followed by flags of its own after a space ("/a/bin:/b/bin -rtr 1");
  * PEER_NAMES ("llama.cpp:ik_llama.cpp") is what they are called in a section, which must not name
  * paths. Without PEER_DIR there is no peer, and a figure says so. Who calls it: bench_decode.c,
- * bench_prefill.c (the first peer alone), bench_models.c.
+ * bench_models.c, bench_prefill.c (the first peer alone).
  * Concurrency: one thread. Failure: bench_fail() when a program gives no number.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "tools/bench/harness.h"
 
 #define PEERS_MAX 8u
 
@@ -51,10 +53,11 @@ void peer_depth_options(uint32_t index, uint32_t depth, uint32_t steps, char out
 double peer_decode_of(uint32_t index, const char *model, const char *flags, const char *prompt,
                       const char *state, uint32_t depth, uint32_t steps);
 
+/* Of speeds of each peer: which peer's median is the highest. */
+uint32_t peer_fastest(const struct bench_samples *speeds);
+
 /* The first peer on model.gguf of the figure's folder: its best flags for a test of llama-bench
- * (each set `runs` times, PEER_PROBES where the test is short), that test, and decoding after
- * NAME.txt, with a state in that folder. */
+ * (each set `runs` times, PEER_PROBES where the test is short), and that test. */
 #define PEER_PROBES 3u
 void peer_first_flags(const char *options, uint32_t runs, char flags[128]);
 double peer_first_bench(const char *options, const char *flags);
-double peer_first_decode(const char *prompt, const char *flags, uint32_t depth, uint32_t steps);
