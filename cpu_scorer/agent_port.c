@@ -9,8 +9,9 @@
 #include "base/log.h"
 
 #define IDLE_NS CLOCK_MS(1000) /* the longest sleep: a wake-up a second costs nothing */
-#define SPIN_NS                                                                                    \
-    30000 /* in a query: a helper's last chunk is done by then, a wake-up would take longer */
+/* In a query a helper's last chunk is done by then; between two queries of a step the GPU worker's
+ * threads have the CPUs meanwhile (shm/doorbell.h). A wake-up would take longer. */
+#define SPIN_NS 100000
 
 /* Is there a drive in this place? */
 static bool is_there(const struct agent *a, uint32_t drive)
@@ -379,7 +380,7 @@ static void check_deadline(struct agent *a)
     }
 }
 
-int agent_pause(struct agent *a, uint32_t seen, int64_t due_ns, bool busy)
+int agent_pause(struct agent *a, uint32_t seen, int64_t due_ns)
 {
     const struct core *c = a->core;
     if (c->hooks.interrupted(c->hooks.context))
@@ -394,6 +395,6 @@ int agent_pause(struct agent *a, uint32_t seen, int64_t due_ns, bool busy)
     if (due_ns && due_ns < deadline)
         deadline = due_ns;
     /* a timeout is only another look */
-    shm_doorbell_wait(c->io.bell, seen, deadline, busy ? SPIN_NS : 0);
+    shm_doorbell_wait(c->io.bell, seen, deadline, SPIN_NS);
     return c->hooks.interrupted(c->hooks.context) ? HILL_E_CANCELLED : 0;
 }

@@ -119,6 +119,5 @@ double agent_write_cost(const struct agent *a);
 int agent_pump(struct agent *a);
 
 /* Sleep until the doorbell moves on from `seen`, at most until due_ns (0: none) or the agent's
- * deadline; busy: a query is under way, look out for a moment first. 0, or HILL_E_CANCELLED. The
- * only place where the data thread sleeps. */
-int agent_pause(struct agent *a, uint32_t seen, int64_t due_ns, bool busy);
+ * deadline. 0, or HILL_E_CANCELLED. The only place where the data thread sleeps. */
+int agent_pause(struct agent *a, uint32_t seen, int64_t due_ns);

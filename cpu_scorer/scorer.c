@@ -233,7 +233,7 @@ int scorer_run(struct scorer *p)
         uint32_t seen = shm_doorbell_read(c->io.bell);
         int rc = turn(p);
         if (rc == 0)
-            rc = agent_pause(&p->agent, seen, queries_due_ns(qs), qs->n > 0);
+            rc = agent_pause(&p->agent, seen, queries_due_ns(qs));
         else if (rc > 0)
             rc = qs->n == 0 && c->hooks.interrupted(c->hooks.context) ? HILL_E_CANCELLED : 0;
         if (rc)

@@ -122,7 +122,7 @@ static int wait_until(struct profile_run *r, is_done *done)
             return moved;
         if (moved)
             continue;
-        int rc = agent_pause(r->m->agent, seen, 0, true);
+        int rc = agent_pause(r->m->agent, seen, 0);
         if (rc)
             return rc;
     }
@@ -138,7 +138,7 @@ static int wait_to_push(struct profile_run *r, int (*push)(struct profile_run *)
             return rc < 0 ? rc : 0;
         rc = look(r);
         if (rc == 0)
-            rc = agent_pause(r->m->agent, seen, 0, true);
+            rc = agent_pause(r->m->agent, seen, 0);
         if (rc < 0)
             return rc;
     }
@@ -280,7 +280,7 @@ static int fill(struct profile_run *r, uint32_t goal)
             r->cold_there += m = fill_cold(r, goal);
         if (clock_now_ns() >= r->fill_until_ns)
             break;
-        if (n == 0 && m == 0 && rc == 0 && (rc = agent_pause(r->m->agent, seen, 0, true)) != 0)
+        if (n == 0 && m == 0 && rc == 0 && (rc = agent_pause(r->m->agent, seen, 0)) != 0)
             return rc;
     }
     return wait_until(r, all_committed);

@@ -16,8 +16,8 @@
  */
 #define WHOLE (HEAD_DIM / 16)
 /* Of an attention task: KV heads (so that their keys are 512 bytes or more side by side), and value
- * vectors that are summed at a time for all heads of a group (so that the sums stay in registers).
- */
+ * vectors that are summed at a time for all heads of their groups (so that the sums stay in
+ * registers). */
 #define BLOCK_HEADS                                                                                \
     (HEAD_DIM >= 256 ? 1 : (256 / HEAD_DIM < N_KV_HEADS ? 256 / HEAD_DIM : N_KV_HEADS))
 #define HEAD_BLOCKS ((N_KV_HEADS + BLOCK_HEADS - 1) / BLOCK_HEADS)
@@ -202,8 +202,8 @@ static void prefetch_heads(__global const half *entry, uint kv0, uint heads)
 {
     __global const half *k = entry + kv0 * HEAD_DIM, *v = k + N_KV_HEADS * HEAD_DIM;
     for (uint i = 0; i < heads * HEAD_DIM; i += 32) {
-        PREFETCH(k + i);
-        PREFETCH(v + i);
+        PREFETCH_LEVEL2(k + i);
+        PREFETCH_LEVEL2(v + i);
     }
 }
 
@@ -258,33 +258,37 @@ static void soften(float *scores, __global float *to)
     to[PADDED_DIM + 1] = add_lanes(sum);
 }
 
-/* Weighted sums of a KV head's values for all heads of its group: each value is loaded once. */
-static void sum_values(__global const half *const *entries, uint n, uint kv_head, const float *p,
-                       __global float *to)
+/* Weighted sums of the values of `heads` KV heads, from kv0, for all heads of their groups: each
+ * value is loaded once, and of an entry as many vectors side by side as there are registers for
+ * sums. heads: a constant, for the compiler. to: the partial results of these heads. */
+static inline void sum_values(__global const half *const *entries, uint n, uint kv0, uint heads,
+                              const float *p, __global float *to)
 {
-    /* the last vector may run into what follows the head's values; those lanes are dropped later */
-    for (int j0 = 0; j0 < VECTORS; j0 += AT_ONCE) {
+    /* a head's last vector may run into what follows it; those lanes are dropped later */
+    for (uint first = 0; first < heads * VECTORS; first += AT_ONCE) {
         float16 o[GROUP * AT_ONCE];
 #pragma unroll
         for (int j = 0; j < GROUP * AT_ONCE; j++)
             o[j] = (float16)(0.0f);
         for (uint i = 0; i < n; i++) {
-            __global const half *value = entries[i] + (N_KV_HEADS + kv_head) * HEAD_DIM;
+            __global const half *values = entries[i] + (N_KV_HEADS + kv0) * HEAD_DIM;
 #pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) {
-                if (j0 + j >= VECTORS)
+            for (uint j = 0; j < AT_ONCE; j++) {
+                uint kv = (first + j) / VECTORS;
+                if (kv >= heads)
                     break;
-                float16 v = vload_half16(j0 + j, value);
+                float16 v = vload_half16((first + j) % VECTORS, values + kv * HEAD_DIM);
 #pragma unroll
-                for (int g = 0; g < GROUP; g++)
-                    o[g * AT_ONCE + j] =
-                        fma((float16)(p[g * DECODE_TILE + i]), v, o[g * AT_ONCE + j]);
+                for (uint g = 0; g < GROUP; g++)
+                    o[g * AT_ONCE + j] = fma((float16)(p[(kv * GROUP + g) * DECODE_TILE + i]), v,
+                                             o[g * AT_ONCE + j]);
             }
         }
 #pragma unroll
-        for (int g = 0; g < GROUP; g++)
-            for (int j = 0; j < AT_ONCE && j0 + j < VECTORS; j++)
-                vstore16(o[g * AT_ONCE + j], j0 + j, to + g * PARTIAL);
+        for (uint g = 0; g < GROUP; g++)
+            for (uint j = 0; j < AT_ONCE && (first + j) / VECTORS < heads; j++)
+                vstore16(o[g * AT_ONCE + j], (first + j) % VECTORS,
+                         to + ((first + j) / VECTORS * GROUP + g) * PARTIAL);
     }
 }
 
@@ -321,9 +325,12 @@ static void attend(const struct step *s, uint task)
     __global float *to = s->partial + ((size_t)tile * N_HEADS + kv0 * GROUP) * PARTIAL;
     for (uint h = 0; h < heads * GROUP; h++)
         soften(scores + h * DECODE_TILE, to + h * PARTIAL);
-    for (uint kv = 0; kv < heads; kv++)
-        sum_values(entries, n, kv0 + kv, scores + kv * GROUP * DECODE_TILE,
-                   to + kv * GROUP * PARTIAL);
+    if (heads == BLOCK_HEADS)
+        sum_values(entries, n, kv0, BLOCK_HEADS, scores, to);
+    else
+        for (uint kv = 0; kv < heads; kv++)
+            sum_values(entries, n, kv0 + kv, 1, scores + kv * GROUP * DECODE_TILE,
+                       to + kv * GROUP * PARTIAL);
     for (uint i = 0; i < n; i++)
         if (items[i] & STAGED && items[i] != FRESH)
             keep_heads(s, entries[i], items[i] & ~STAGED, kv0, heads);

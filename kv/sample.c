@@ -84,58 +84,76 @@ static bool takes_any(const struct taken *of, uint32_t at)
     return place < KV_GROUP_TOKENS;
 }
 
-/* What the terms of one KV head reach. */
-static void look_at_head(const struct kv_geometry *g, const struct kv_query *query,
-                         const int8_t *words, const uint8_t *groups, uint32_t head,
-                         const struct taken *of, struct reach *reaches)
+/* A query over the sample. */
+struct look {
+    const struct kv_geometry *geometry;
+    const struct kv_query *query;
+    const int8_t *words; /* the query's (kv_query_words) */
+    struct taken of;
+    kv_largest_fn *raise;
+    int64_t largest[KV_MAX_HEADS][KV_GROUP_TOKENS]; /* of each term at each place of a group, but of
+                                                       borders */
+    struct reach reaches[KV_MAX_HEADS];             /* of each term */
+};
+
+/* The terms of all heads with a group whose first token is sample `at`. */
+static void look_at_group(struct look *l, const uint8_t *group, uint32_t at)
 {
-    kv_largest_fn *raise = kv_score_has_avx2() ? kv_largest_avx2 : kv_largest_reference;
-    uint32_t share = kv_query_terms(g, query->importance) / g->n_kv_heads;
+    const struct kv_geometry *g = l->geometry;
+    uint32_t terms = kv_query_terms(g, l->query->importance), share = terms / g->n_kv_heads;
     uint32_t n_words = kv_head_words(g), term_bytes = n_words * kv_word_dims(g);
-    const int8_t *own_words = words + (uint64_t)head * share * term_bytes;
-    const uint8_t *group = groups, *shifts = query->shifts + head * share;
-    int64_t largest[KV_MAX_HEADS][KV_GROUP_TOKENS]; /* at each place of a group, but of borders */
-    for (uint32_t t = 0; t < share; t++) {
-        set_least(largest[t]);
-        reaches[t].other = INT64_MIN;
+    const uint8_t *words = group + kv_group_mantissas_at(g);
+    bool border = is_border(&l->of, at);
+    for (uint32_t t = 0; t < terms; t++) {
+        uint32_t head = t / share;
+        const struct kv_group_head keys = {words + (uint64_t)head * n_words * 64,
+                                           group + head * KV_GROUP_TOKENS, n_words,
+                                           kv_digest_bits(g)};
+        int64_t own[KV_GROUP_TOKENS];
+        if (border)
+            set_least(own);
+        l->raise(&keys, l->words + (uint64_t)t * term_bytes, l->query->shifts[t],
+                 border ? own : l->largest[t]);
+        if (border)
+            note_border(&l->reaches[t], &l->of, at, own);
     }
-    for (uint32_t at = 0; at < of->count; at += KV_GROUP_TOKENS, group += kv_group_bytes(g)) {
-        const struct kv_group_head keys = {
-            group + kv_group_mantissas_at(g) + (uint64_t)head * n_words * 64,
-            group + head * KV_GROUP_TOKENS, n_words, kv_digest_bits(g)};
-        bool border = is_border(of, at);
-        if (!border && !takes_any(of, at))
-            continue;
-        for (uint32_t t = 0; t < share; t++) {
-            int64_t terms[KV_GROUP_TOKENS];
-            if (border)
-                set_least(terms);
-            raise(&keys, own_words + t * term_bytes, shifts[t], border ? terms : largest[t]);
-            if (border)
-                note_border(&reaches[t], of, at, terms);
-        }
+}
+
+/* Groups in memory order: that is what the hardware's prefetchers like, and the sample is seldom in
+ * a cache. */
+static void look_at_sample(struct look *l, const uint8_t *groups)
+{
+    const struct kv_geometry *g = l->geometry;
+    uint32_t terms = kv_query_terms(g, l->query->importance);
+    for (uint32_t t = 0; t < terms; t++) {
+        set_least(l->largest[t]);
+        l->reaches[t].other = INT64_MIN;
     }
-    for (uint32_t t = 0; t < share; t++)
+    for (uint32_t at = 0; at < l->of.count; at += KV_GROUP_TOKENS, groups += kv_group_bytes(g))
+        if (is_border(&l->of, at) || takes_any(&l->of, at))
+            look_at_group(l, groups, at);
+    for (uint32_t t = 0; t < terms; t++)
         for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++)
-            if (takes_place(of, i) && largest[t][i] > reaches[t].other)
-                reaches[t].other = largest[t][i];
+            if (takes_place(&l->of, i) && l->largest[t][i] > l->reaches[t].other)
+                l->reaches[t].other = l->largest[t][i];
 }
 
 void kv_sample_offsets(const struct kv_geometry *g, const struct kv_query *query, int32_t exponent,
                        const uint8_t *groups, uint32_t n_tokens, int64_t *offsets)
 {
-    uint32_t terms = kv_query_terms(g, query->importance), share = terms / g->n_kv_heads;
+    uint32_t terms = kv_query_terms(g, query->importance);
     int32_t bias = kv_digest_bits(g) == 4 ? KV_KEY_EXP_BIAS4 : KV_KEY_EXP_BIAS;
     double unit = ldexp(1.0, exponent - bias) / sqrt(g->head_dim);
-    const struct taken of = {.count = kv_sample_count(n_tokens),
-                             .n_first = n_tokens < KV_SAMPLE_FIRST ? n_tokens : KV_SAMPLE_FIRST,
-                             .stride = stride_of(n_tokens / KV_SAMPLE_EVERY)};
-    struct reach reaches[KV_MAX_HEADS];
     int8_t room[KV_QUERY_WORDS_ROOM];
-    const int8_t *words = kv_query_words(g, terms, query->mantissas, room);
-    for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-        look_at_head(g, query, words, groups, h, &of, reaches);
-        for (uint32_t t = 0; t < share; t++)
-            offsets[h * share + t] = n_tokens ? offset_of(&reaches[t], &of, unit) : 0;
-    }
+    struct look l; /* not cleared: what is read of it has been written */
+    l.geometry = g;
+    l.query = query;
+    l.words = kv_query_words(g, terms, query->mantissas, room);
+    l.raise = kv_largest_choose();
+    l.of.count = kv_sample_count(n_tokens);
+    l.of.n_first = n_tokens < KV_SAMPLE_FIRST ? n_tokens : KV_SAMPLE_FIRST;
+    l.of.stride = stride_of(n_tokens / KV_SAMPLE_EVERY);
+    look_at_sample(&l, groups);
+    for (uint32_t t = 0; t < terms; t++)
+        offsets[t] = n_tokens ? offset_of(&l.reaches[t], &l.of, unit) : 0;
 }

@@ -176,3 +176,12 @@ kv_score_fn *kv_score_choose(const char *name)
     }
     return NULL;
 }
+
+kv_largest_fn *kv_largest_choose(void)
+{
+    if (kv_score_has_avx512vnni())
+        return kv_largest_avx512vnni;
+    if (kv_score_has_avx512())
+        return kv_largest_avx512;
+    return kv_score_has_avx2() ? kv_largest_avx2 : kv_largest_reference;
+}

@@ -136,7 +136,9 @@ kv_largest_fn kv_largest_reference;
 kv_score_fn kv_score_avx2;       /* only where kv_score_has_avx2() */
 kv_largest_fn kv_largest_avx2;   /* likewise */
 kv_score_fn kv_score_avx512;     /* only where kv_score_has_avx512() */
+kv_largest_fn kv_largest_avx512; /* likewise */
 kv_score_fn kv_score_avx512vnni; /* only where kv_score_has_avx512vnni() */
+kv_largest_fn kv_largest_avx512vnni;
 int kv_score_has_avx2(void);
 int kv_score_has_avx512(void);
 int kv_score_has_avx512vnni(void);
@@ -144,7 +146,9 @@ int kv_score_has_avx512vnni(void);
 #define kv_score_avx2             kv_score_reference
 #define kv_largest_avx2           kv_largest_reference
 #define kv_score_avx512           kv_score_reference
+#define kv_largest_avx512         kv_largest_reference
 #define kv_score_avx512vnni       kv_score_reference
+#define kv_largest_avx512vnni     kv_largest_reference
 #define kv_score_has_avx2()       0
 #define kv_score_has_avx512()     0
 #define kv_score_has_avx512vnni() 0
@@ -153,3 +157,5 @@ int kv_score_has_avx512vnni(void);
 /* By name: "auto" (best for this CPU), "reference", "avx2", "avx512", "avx512vnni"; NULL when
  * unknown or not on this CPU; no name is "auto". Processes pass the Configure record's choice. */
 kv_score_fn *kv_score_choose(const char *name);
+/* The best one here. */
+kv_largest_fn *kv_largest_choose(void);

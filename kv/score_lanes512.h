@@ -130,18 +130,25 @@ struct terms { /* of tokens 0-7 and 8-15, int64 */
     __m512i low, high;
 };
 
-INLINE struct terms term_of(const struct call *c, __m512i product, const uint8_t *exponents,
-                            uint32_t t)
+/* Products times powers of two. */
+INLINE struct terms shifted(__m512i product, const uint8_t *exponents, uint8_t shift)
 {
-    const __m512i less = _mm512_set1_epi64(c->query->offsets ? c->query->offsets[t] : 0);
     __m512i bits = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)exponents));
-    bits = _mm512_and_si512(_mm512_add_epi32(bits, _mm512_set1_epi32((int)c->query->shifts[t])),
-                            _mm512_set1_epi32(63));
+    bits =
+        _mm512_and_si512(_mm512_add_epi32(bits, _mm512_set1_epi32(shift)), _mm512_set1_epi32(63));
     __m512i low = _mm512_sllv_epi64(_mm512_cvtepi32_epi64(_mm512_castsi512_si256(product)),
                                     _mm512_cvtepu32_epi64(_mm512_castsi512_si256(bits)));
     __m512i high = _mm512_sllv_epi64(_mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(product, 1)),
                                      _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(bits, 1)));
-    return (struct terms){_mm512_sub_epi64(low, less), _mm512_sub_epi64(high, less)};
+    return (struct terms){low, high};
+}
+
+INLINE struct terms term_of(const struct call *c, __m512i product, const uint8_t *exponents,
+                            uint32_t t)
+{
+    const __m512i less = _mm512_set1_epi64(c->query->offsets ? c->query->offsets[t] : 0);
+    struct terms term = shifted(product, exponents, c->query->shifts[t]);
+    return (struct terms){_mm512_sub_epi64(term.low, less), _mm512_sub_epi64(term.high, less)};
 }
 
 INLINE struct terms combined(struct terms a, struct terms b, bool largest)
@@ -195,6 +202,29 @@ INLINE __m256i score_group(const struct call *c, const uint8_t *group, bool larg
     }
     return _mm256_inserti128_si256(_mm256_castsi128_si256(score16_of_8(all.low)),
                                    score16_of_8(all.high), 1);
+}
+
+/* kv_largest_fn. bits: a constant, for the compiler. */
+INLINE void largest_of_bits(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
+                            int64_t *largest, uint32_t bits)
+{
+    int32_t surplus =
+        (bits == 8 ? SURPLUS8 : KV_NIBBLE_BIAS) * sum_of(q, keys->n_words * (32 / bits));
+    __m512i product = products(keys->words, q, keys->n_words, surplus, bits);
+    struct terms own = shifted(product, keys->exponents, shift);
+    struct terms all = {_mm512_loadu_si512(largest), _mm512_loadu_si512(largest + 8)};
+    all = combined(all, own, true);
+    _mm512_storeu_si512(largest, all.low);
+    _mm512_storeu_si512(largest + 8, all.high);
+}
+
+INLINE void largest_lanes512(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
+                             int64_t *largest)
+{
+    if (keys->bits == 8)
+        largest_of_bits(keys, q, shift, largest, 8);
+    else
+        largest_of_bits(keys, q, shift, largest, 4);
 }
 
 /* bits: a constant, for the compiler. */

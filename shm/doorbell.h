@@ -10,7 +10,8 @@
  *
  * No wake-up is lost: ring() increments before it looks for sleepers, wait() announces itself
  * before it looks at the count (both seq_cst; they pair with each other). Waiting spins for a
- * while, offering its CPU to others after the first microsecond, then sleeps in the kernel. Several
+ * while, offering its CPU to others after the first microsecond, then sleeps in the kernel; a while
+ * in which another thread has the CPU does not count, unless that thread works on and on. Several
  * threads may wait on one doorbell. A doorbell works between processes (in a segment) and within
  * one (in private memory).
  */
@@ -40,8 +41,8 @@ uint32_t shm_doorbell_read(const struct shm_doorbell *bell);
 bool shm_doorbell_asleep(const struct shm_doorbell *bell);
 
 /* 0 when the count differs from seen, HILL_E_TIMEOUT at the deadline (monotonic ns). spin_ns: how
- * long to spin before sleeping (0: sleep at once). May return 0 spuriously, never late; returns 0
- * when a signal handler ran in its sleep (one that runs just before does not end it: let it ring
- * the bell). */
+ * long to spin before sleeping, with the CPU to itself (0: sleep at once). May return 0 spuriously,
+ * never late; returns 0 when a signal handler ran in its sleep (one that runs just before does not
+ * end it: let it ring the bell). */
 int shm_doorbell_wait(struct shm_doorbell *bell, uint32_t seen, int64_t deadline_ns,
                       int64_t spin_ns);

@@ -354,11 +354,8 @@ static void paths_and_importances_go_by_name(void **state)
 }
 
 /* Of any bytes, also such as no digest has. */
-static void largest_terms_with_avx2_are_the_references(void **state)
+static void largest_terms_are_the_references(kv_largest_fn *largest)
 {
-    (void)state;
-    if (!kv_score_has_avx2())
-        skip();
     for (int round = 0; round < 2000; round++) {
         uint32_t n_words = 1 + (uint32_t)rand() % 64, bits = rand() % 2 ? 8 : 4;
         uint8_t *k = malloc((size_t)n_words * 64);
@@ -375,11 +372,27 @@ static void largest_terms_with_avx2_are_the_references(void **state)
             q[i] = round % 3 ? random_mantissa(0) : -127;
         const struct kv_group_head keys = {k, exponents, n_words, bits};
         kv_largest_reference(&keys, q, shift, expected);
-        kv_largest_avx2(&keys, q, shift, got);
+        largest(&keys, q, shift, got);
         assert_memory_equal(got, expected, sizeof got);
         free(k);
         free(q);
     }
+}
+
+static void largest_terms_of_every_path_are_the_references(void **state)
+{
+    (void)state;
+    assert_ptr_equal(kv_largest_choose(), kv_score_has_avx512vnni() ? kv_largest_avx512vnni
+                                          : kv_score_has_avx512()   ? kv_largest_avx512
+                                          : kv_score_has_avx2()     ? kv_largest_avx2
+                                                                    : kv_largest_reference);
+    if (!kv_score_has_avx2())
+        skip();
+    largest_terms_are_the_references(kv_largest_avx2);
+    if (kv_score_has_avx512())
+        largest_terms_are_the_references(kv_largest_avx512);
+    if (kv_score_has_avx512vnni())
+        largest_terms_are_the_references(kv_largest_avx512vnni);
 }
 
 int main(void)
@@ -394,7 +407,7 @@ int main(void)
         cmocka_unit_test(score16_is_monotone),
         cmocka_unit_test(score16_matches_the_oracle_around_every_power_of_two),
         cmocka_unit_test(paths_and_importances_go_by_name),
-        cmocka_unit_test(largest_terms_with_avx2_are_the_references),
+        cmocka_unit_test(largest_terms_of_every_path_are_the_references),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
