@@ -3,7 +3,7 @@
  * it, beside other engines, and how near a step comes to what reading its bytes takes.
  *
  * What: the running pipeline with everything hot, at depth 0, and after 16384 and 32768 tokens with
- * --alpha 0.05; each peer of PEER_DIR (peer.h) on the same model file, with its fastest flags. A
+ * --alpha 0.05, with INT8 digests and with INT4 ones (--score-bits 4); each peer of PEER_DIR (peer.h) on the same model file, with its fastest flags. A
  * prompt is read once: by the pipeline into a session, by a peer into its prompt cache; every round
  * restores both. Flags for the deep depths are chosen at 8192, since each try reads a prompt. In
  * every round of a depth this machine's memory is read, too, with as many threads
@@ -21,20 +21,24 @@
 #include "tools/bench/read_rate.h"
 #include "tools/bench/run_pipeline.h"
 
-#define STEPS      32u
-#define REPEATS    5u   /* of depth 0 in a round */
-#define DEEP_STEPS 192u /* the first ones touch memory for the first time */
-#define ALPHA      0.05
-#define TRY_DEPTH  8192u /* of flags for the deep depths */
-#define READ_BYTES (1ull << 30)
-#define ASKED      4.0  /* times the better peer, at the greatest depth */
-#define NEAR       0.75 /* the least time of a step, of what it takes */
+#define STEPS       32u
+#define REPEATS     5u /* of depth 0 in a round */
+#define FIRST_STEPS 16u
+#define DEEP_STEPS  192u
+#define ALPHA       0.05
+#define TRY_DEPTH   8192u /* of flags for the deep depths */
+#define READ_BYTES  (1ull << 30)
+#define ASKED       4.0  /* times the better peer, at the greatest depth */
+#define NEAR        0.75 /* the least time of a step, of what it takes */
+
+static const uint32_t score_bits[] = {8, 4};
+#define WIDTHS (sizeof score_bits / sizeof *score_bits)
 
 static struct depth {
-    uint32_t tokens; /* 0: the start of a text */
+    uint32_t tokens; /* 0: the start of a text, where nothing is scored */
     bool asked;
-    struct bench_samples ours, peers[PEERS_MAX], rate; /* tokens a second; bytes a second */
-    struct pipeline_answer answer;                     /* of the last round */
+    struct bench_samples ours[WIDTHS], peers[PEERS_MAX], rate; /* tokens a second; bytes a second */
+    struct pipeline_answer answer[WIDTHS];                     /* of the last round */
     char flags[PEERS_MAX][PEER_FLAGS_MAX][128];
     uint32_t n_flags[PEERS_MAX], best[PEERS_MAX];
     double speeds[PEERS_MAX][PEER_FLAGS_MAX];
@@ -107,8 +111,8 @@ static void measure_shallow(const struct bench_options *o, struct depth *d)
     pipeline_ask("short", 3);
     for (uint32_t round = 0, n = o->rounds * REPEATS; round < n; round++) {
         bench_progress(round + 1, n, "depth 0");
-        d->answer = pipeline_ask("short", STEPS + 1);
-        bench_sample(&d->ours, pipeline_decode_speed(&d->answer));
+        d->answer[0] = pipeline_ask("short", STEPS + 1);
+        bench_sample(&d->ours[0], pipeline_decode_speed(&d->answer[0]));
         for (uint32_t p = 0; p < peer_count(); p++)
             bench_sample(&d->peers[p], peer_bench_of(p, model, options, flags_of(d, p)));
         bench_sample(&d->rate, read_rate(&area, PIPELINE_THREADS));
@@ -126,6 +130,22 @@ static double peer_speed(const struct depth *d, uint32_t peer)
     return peer_decode_of(peer, model, flags_of(d, peer), prompt, state, d->tokens, DEEP_STEPS);
 }
 
+/* A pipeline of its own: the width of digests is one of its options. The first steps touch its memory
+ * for the first time, and are not measured. */
+static void measure_ours(struct depth *d, size_t width, const char *session)
+{
+    char options[64];
+    snprintf(options, sizeof options, "-c %u --alpha %g --score-bits %u", d->tokens + 256, ALPHA,
+             score_bits[width]);
+    pipeline_start("model", options);
+    pipeline_restore(session, FIRST_STEPS);
+    d->answer[width] = pipeline_restore(session, DEEP_STEPS);
+    pipeline_stop();
+    if (d->answer[width].prompt_tokens != d->tokens + 1) /* the session's newest token */
+        bench_fail("a session of %u tokens behind %u", d->answer[width].prompt_tokens, d->tokens);
+    bench_sample(&d->ours[width], DEEP_STEPS * 1e3 / d->answer[width].predicted_ms);
+}
+
 static void measure_deep(const struct bench_options *o, struct depth *d)
 {
     char name[64], prompt[4200], session[4200], options[64];
@@ -137,56 +157,85 @@ static void measure_deep(const struct bench_options *o, struct depth *d)
     pipeline_start("model", options);
     fprintf(stderr, "  decode: all read %u tokens\n", d->tokens);
     pipeline_save(prompt, session);
+    pipeline_stop();
     for (uint32_t p = 0; p < peer_count(); p++)
         peer_speed(d, p); /* makes the state */
     for (uint32_t round = 0; round < o->rounds; round++) {
         bench_progress(round + 1, o->rounds, name);
-        d->answer = pipeline_restore(session, DEEP_STEPS);
-        if (d->answer.prompt_tokens != d->tokens + 1) /* the session's newest token */
-            bench_fail("a session of %u tokens behind %u", d->answer.prompt_tokens, d->tokens);
-        bench_sample(&d->ours, DEEP_STEPS * 1e3 / d->answer.predicted_ms);
+        for (size_t width = 0; width < WIDTHS; width++)
+            measure_ours(d, width, session);
         for (uint32_t p = 0; p < peer_count(); p++)
             bench_sample(&d->peers[p], peer_speed(d, p));
         bench_sample(&d->rate, read_rate(&area, PIPELINE_THREADS));
     }
-    pipeline_stop();
 }
 
 /* ---- the section ---- */
 
+/* Widths of digests that were measured at a depth. */
+static size_t widths_of(const struct depth *d)
+{
+    return d->tokens ? WIDTHS : 1;
+}
+
 static void print_speeds(const struct depth *d)
 {
-    printf("| %u, %u rounds | hillinfer", d->tokens, d->ours.count);
-    if (d->tokens)
-        printf(", --alpha %g", ALPHA);
-    printf(" |");
-    bench_print_quartiles(&d->ours, " %.1f | %.1f - %.1f | | |\n");
+    for (size_t width = 0; width < widths_of(d); width++) {
+        if (width == 0)
+            printf("| %u, %u rounds | hillinfer", d->tokens, d->ours[0].count);
+        else
+            printf("| | hillinfer");
+        if (d->tokens)
+            printf(", --alpha %g, INT%u digests", ALPHA, score_bits[width]);
+        printf(" |");
+        bench_print_quartiles(&d->ours[width], " %.1f | %.1f - %.1f | | | | |\n");
+    }
     for (uint32_t p = 0; p < peer_count(); p++) {
-        struct bench_samples ratio = bench_ratios(&d->ours, &d->peers[p]);
         printf("| | %s %s |", peer_name(p), flags_of(d, p));
         bench_print_quartiles(&d->peers[p], " %.1f | %.1f - %.1f |");
-        bench_print_quartiles(&ratio, " %.2f | %.2f - %.2f |\n");
+        for (size_t width = 0; width < widths_of(d); width++) {
+            struct bench_samples ratio = bench_ratios(&d->ours[width], &d->peers[p]);
+            bench_print_quartiles(&ratio, " %.2f | %.2f - %.2f |");
+        }
+        printf("%s\n", widths_of(d) < WIDTHS ? " | |" : "");
     }
 }
 
+/* Of the greatest depth, beside the faster peer. */
+static void print_verdict(const struct depth *d)
+{
+    uint32_t better = peer_fastest(d->peers);
+    printf("\nAt depth %u, times %s, %.0f asked for:", d->tokens, peer_name(better), ASKED);
+    for (size_t width = 0; width < WIDTHS; width++) {
+        struct bench_samples ratio = bench_ratios(&d->ours[width], &d->peers[better]);
+        double got = bench_median(&ratio);
+        printf("%s %.2f with INT%u digests, %s", width ? ";" : "", got, score_bits[width],
+               got >= ASKED ? "met" : "missed");
+    }
+    printf(".\n");
+}
+
 /* Bytes of a step: by formula, and as the workers counted them. */
-static void print_bytes(const struct depth *d)
+static void print_bytes(const struct depth *d, size_t width)
 {
     const double mb = 1e-6;
     double steps = d->tokens ? DEEP_STEPS : STEPS, share = d->tokens ? ALPHA : 1;
     double mean = (d->tokens ? d->tokens : 2) + (steps - 1) / 2 + 1; /* the new token's too */
-    double formula[3] = {STEP_WEIGHTS, d->tokens ? mean * TOKEN_DIGEST : 0,
+    double formula[3] = {STEP_WEIGHTS, d->tokens ? mean * TOKEN_DIGEST(score_bits[width]) : 0,
                          share * mean * TOKEN_ENTRY};
-    const struct pipeline_answer *a = &d->answer;
+    const struct pipeline_answer *a = &d->answer[width];
     double counted[3] = {a->weight_bytes / steps, a->scored_bytes / steps,
                          a->attended_bytes / steps};
     double sum = counted[0] + counted[1] + counted[2];
     struct bench_samples near = {.count = 0};
-    for (uint32_t i = 0; i < d->ours.count; i++) /* least time over time, in the same round */
-        bench_sample(&near, sum / d->rate.values[i] * d->ours.values[i]);
-    printf("| %u | %.1f, %.1f | %.1f, %.1f | %.1f, %.1f | %.1f |", d->tokens, formula[0] * mb,
-           counted[0] * mb, formula[1] * mb, counted[1] * mb, formula[2] * mb, counted[2] * mb,
-           sum * mb);
+    for (uint32_t i = 0; i < d->ours[width].count; i++) /* least time over time, of one round */
+        bench_sample(&near, sum / d->rate.values[i] * d->ours[width].values[i]);
+    if (d->tokens)
+        printf("| %u, INT%u |", d->tokens, score_bits[width]);
+    else
+        printf("| %u |", d->tokens);
+    printf(" %.1f, %.1f | %.1f, %.1f | %.1f, %.1f | %.1f |", formula[0] * mb, counted[0] * mb,
+           formula[1] * mb, counted[1] * mb, formula[2] * mb, counted[2] * mb, sum * mb);
     printf(" %.1f | %.2f |", bench_median(&d->rate) * 1e-9, sum / bench_median(&d->rate) * 1e3);
     bench_print_quartiles(&near, " %.2f | %.2f - %.2f |\n");
 }
@@ -212,20 +261,16 @@ static void print_section(void)
            "depth 0, where all tokens are attended to, %u deep ones. Ratios are taken round by "
            "round; " BENCH_QUARTILES_TEXT ".\n\n",
            PIPELINE_THREADS, STEPS, DEEP_STEPS);
-    printf("| depth | method | tokens/s, median | quartiles | hillinfer's, times it | quartiles "
-           "|\n|---|---|---:|---:|---:|---:|\n");
+    printf("| depth | method | tokens/s, median | quartiles | hillinfer's, times it | quartiles | "
+           "with INT%u digests | quartiles |\n|---|---|---:|---:|---:|---:|---:|---:|\n",
+           score_bits[WIDTHS - 1]);
     for (size_t i = 0; i < DEPTHS; i++)
         if (depths[i].asked)
             print_speeds(&depths[i]);
     if (!peer_is_there())
         printf("\nNo peer: PEER_DIR was not set.\n");
-    else if (depths[LAST].asked) {
-        uint32_t better = peer_fastest(depths[LAST].peers);
-        struct bench_samples ratio = bench_ratios(&depths[LAST].ours, &depths[LAST].peers[better]);
-        double got = bench_median(&ratio);
-        printf("\nAt depth %u %.2f times %s, %.0f asked for: %s.\n", depths[LAST].tokens, got,
-               peer_name(better), ASKED, got >= ASKED ? "met" : "missed");
-    }
+    else if (depths[LAST].asked)
+        print_verdict(&depths[LAST]);
     printf(
         "\nBytes that a step reads, MB (10^6): by formula (every matrix once; every digest once; "
         "entries of the share that is attended to), and as counted: weights by the GPU worker "
@@ -237,8 +282,8 @@ static void print_section(void)
     printf("| depth | weights | digests | entries | counted in all | rate | least time, ms | share "
            "of a step | quartiles |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     for (size_t i = 0; i < DEPTHS; i++)
-        if (depths[i].asked)
-            print_bytes(&depths[i]);
+        for (size_t width = 0; depths[i].asked && width < widths_of(&depths[i]); width++)
+            print_bytes(&depths[i], width);
     if (peer_is_there())
         print_choices();
     peer_print_versions(PEERS_MAX);

@@ -16,12 +16,12 @@
 #define MODEL_VOCAB  32000u
 
 /* What a decode step has to read, in bytes: weights of all layers and the output matrix; of a token
- * of the context its digest (a byte a dimension and an exponent a head) or its entry, in all
+ * of the context its digest (`bits` a dimension and an exponent a head) or its entry, in all
  * layers. */
-#define LAYER_WEIGHTS (2.0 * (4.0 * MODEL_WIDTH * MODEL_WIDTH + 3.0 * MODEL_WIDTH * MODEL_FFN))
-#define STEP_WEIGHTS  (MODEL_LAYERS * LAYER_WEIGHTS + 2.0 * MODEL_WIDTH * MODEL_VOCAB)
-#define TOKEN_DIGEST  ((double)MODEL_LAYERS * (MODEL_WIDTH + MODEL_HEADS))
-#define TOKEN_ENTRY   (4.0 * MODEL_LAYERS * MODEL_WIDTH)
+#define LAYER_WEIGHTS      (2.0 * (4.0 * MODEL_WIDTH * MODEL_WIDTH + 3.0 * MODEL_WIDTH * MODEL_FFN))
+#define STEP_WEIGHTS       (MODEL_LAYERS * LAYER_WEIGHTS + 2.0 * MODEL_WIDTH * MODEL_VOCAB)
+#define TOKEN_DIGEST(bits) ((double)MODEL_LAYERS * (MODEL_WIDTH * (bits) / 8.0 + MODEL_HEADS))
+#define TOKEN_ENTRY        (4.0 * MODEL_LAYERS * MODEL_WIDTH)
 
 /* Writes it as NAME.gguf into the figure's folder. */
 void dense_model_make(const char *name);
