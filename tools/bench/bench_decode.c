@@ -3,15 +3,15 @@
  * it, beside other engines, and how near a step comes to what reading its bytes takes.
  *
  * What: the running pipeline with everything hot, at depth 0, and after 16384 and 32768 tokens with
- * --alpha 0.05, with INT8 digests and with INT4 ones (--score-bits 4); each peer of PEER_DIR (peer.h) on the same model file, with its fastest flags. A
- * prompt is read once: by the pipeline into a session, by a peer into its prompt cache; every round
- * restores both. Flags for the deep depths are chosen at 8192, since each try reads a prompt. In
- * every round of a depth this machine's memory is read, too, with as many threads
- * (read_rate.h): the bytes that the workers count as read in a step, at that rate, are the least
- * time that a step can take. TESTS="0 32768" chooses depths. Depth 0 has five measurements in each
- * round, since a request takes a quarter of a second there and the machine's memory is faster at
- * one moment than at the next. Shape, threads and failure: dense_model.h, run_pipeline.h.
- * Concurrency: as bench_prefill.c.
+ * --alpha 0.05, with INT8 digests and with INT4 ones (--score-bits 4); each peer of PEER_DIR
+ * (peer.h) on the same model file, with its fastest flags. A prompt is read once: by the pipeline
+ * into a session, by a peer into its prompt cache; every round restores both. Flags for the deep
+ * depths are chosen at 8192, since each try reads a prompt. In every round of a depth this
+ * machine's memory is read, too, with as many threads (read_rate.h): the bytes that the workers
+ * count as read in a step, at that rate, are the least time that a step can take. TESTS="0 32768"
+ * chooses depths. Depth 0 has five measurements in each round, since a request takes a quarter of a
+ * second there and the machine's memory is faster at one moment than at the next. Shape, threads
+ * and failure: dense_model.h, run_pipeline.h. Concurrency: as bench_prefill.c.
  */
 #include <stdio.h>
 #include <string.h>
@@ -130,8 +130,8 @@ static double peer_speed(const struct depth *d, uint32_t peer)
     return peer_decode_of(peer, model, flags_of(d, peer), prompt, state, d->tokens, DEEP_STEPS);
 }
 
-/* A pipeline of its own: the width of digests is one of its options. The first steps touch its memory
- * for the first time, and are not measured. */
+/* A pipeline of its own: the width of digests is one of its options. The first steps touch its
+ * memory for the first time, and are not measured. */
 static void measure_ours(struct depth *d, size_t width, const char *session)
 {
     char options[64];
