@@ -72,11 +72,13 @@ for n in "${times[@]}"; do
 done
 trap - TERM
 pass "$tried calls tried, ${#fired[@]} of them failed: $answered requests with their answer, $refused with a line"
-# what a request reaches; no process but the agent reads, and neither scorer nor coordinator has a device
+# what a request reaches; neither scorer nor coordinator has a device; but for the agent a process reads only whether another is
+# alive, after a wait of 100 ms, which a busy machine has and others do not
 known="gpu_worker:alloc gpu_worker:write gpu_worker:push gpu_worker:opencl cpu_scorer:alloc cpu_scorer:push csd_agent:alloc \
 csd_agent:write csd_agent:read csd_agent:push csd_agent:opencl coordinator:alloc coordinator:write"
 [ -n "${FROM:-}${TO:-}${PROCESSES:-}${KINDS:-}" ] ||
-    expect "calls that failed" "$(printf '%s\n' "${fired[@]}" | awk '!seen[$0]++' | paste -sd' ')" "$known"
+    expect "calls that failed" "$(printf '%s\n' "${fired[@]}" | grep -vE '^(gpu_worker|cpu_scorer|coordinator):read$' |
+        awk '!seen[$0]++' | paste -sd' ')" "$known"
 down || fail "down"
 expect_nothing_left
 finish
