@@ -67,7 +67,7 @@ static __global const uchar *panel_of(__global const uint *matrix, struct run ru
 /* Quantised weights are unpacked by so many instructions that a processor does not look as far
  * ahead as memory is away. Past the end of a matrix this is harmless. */
 #define AHEAD_BYTES 1024
-/* LEVEL2: into the second cache alone, which waits for more lines at a time than the first. */
+/* LEVEL2: into the second-level cache, which can wait for more lines at a time than the first. */
 #if defined(PREFETCHES) && __has_builtin(__builtin_prefetch)
 #define PREFETCH(p)        __builtin_prefetch((p), 0, 3)
 #define PREFETCH_LEVEL2(p) __builtin_prefetch((p), 0, 2)

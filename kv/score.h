@@ -133,12 +133,12 @@ typedef void kv_largest_fn(const struct kv_group_head *keys, const int8_t *q, ui
 kv_score_fn kv_score_reference;
 kv_largest_fn kv_largest_reference;
 #if defined(__x86_64__)
-kv_score_fn kv_score_avx2;       /* only where kv_score_has_avx2() */
-kv_largest_fn kv_largest_avx2;   /* likewise */
-kv_score_fn kv_score_avx512;     /* only where kv_score_has_avx512() */
-kv_largest_fn kv_largest_avx512; /* likewise */
-kv_score_fn kv_score_avx512vnni; /* only where kv_score_has_avx512vnni() */
-kv_largest_fn kv_largest_avx512vnni;
+kv_score_fn kv_score_avx2;           /* only where kv_score_has_avx2() */
+kv_largest_fn kv_largest_avx2;       /* likewise */
+kv_score_fn kv_score_avx512;         /* only where kv_score_has_avx512() */
+kv_largest_fn kv_largest_avx512;     /* likewise */
+kv_score_fn kv_score_avx512vnni;     /* only where kv_score_has_avx512vnni() */
+kv_largest_fn kv_largest_avx512vnni; /* likewise */
 int kv_score_has_avx2(void);
 int kv_score_has_avx512(void);
 int kv_score_has_avx512vnni(void);
@@ -157,5 +157,5 @@ int kv_score_has_avx512vnni(void);
 /* By name: "auto" (best for this CPU), "reference", "avx2", "avx512", "avx512vnni"; NULL when
  * unknown or not on this CPU; no name is "auto". Processes pass the Configure record's choice. */
 kv_score_fn *kv_score_choose(const char *name);
-/* The best one here. */
+/* The best one for this CPU. */
 kv_largest_fn *kv_largest_choose(void);
