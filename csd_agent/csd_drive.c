@@ -201,7 +201,7 @@ static void note_written(struct csd_drive *d, const struct csd_extent *e, bool w
         page_sums_note(&d->sums, e->offset, e->bytes, e->memory);
         digest_cache_put(&d->cache, e->offset, e->bytes, e->memory);
     } else {
-        page_sums_forget(&d->sums, e->offset, e->bytes);
+        page_sums_doubt(&d->sums, e->offset, e->bytes, e->memory);
         digest_cache_drop(&d->cache, e->offset, e->bytes);
     }
 }

@@ -5,15 +5,15 @@
 
 #include "base/xxh3.h"
 
-#define KNOWN (UINT64_C(1) << 32)
-
-static uint64_t sum_of(const uint8_t *page)
+/* A page whose checksum is 0 counts as one of 1. */
+static uint32_t sum_of(const uint8_t *page)
 {
-    return KNOWN | (uint32_t)xxh3_64(page, CSD_ALIGN);
+    uint32_t sum = (uint32_t)xxh3_64(page, CSD_ALIGN);
+    return sum ? sum : 1;
 }
 
 /* NULL: the page is not of the plane. */
-static uint64_t *at(const struct page_sums *s, uint64_t offset)
+static struct page_sum *at(const struct page_sums *s, uint64_t offset)
 {
     return offset >= s->from && offset < s->to ? &s->sums[(offset - s->from) / CSD_ALIGN] : NULL;
 }
@@ -35,18 +35,18 @@ void page_sums_destroy(struct page_sums *s)
 void page_sums_note(struct page_sums *s, uint64_t offset, uint64_t bytes, const uint8_t *memory)
 {
     for (uint64_t done = 0; done < bytes; done += CSD_ALIGN) {
-        uint64_t *sum = at(s, offset + done);
+        struct page_sum *sum = at(s, offset + done);
         if (sum)
-            *sum = sum_of(memory + done);
+            sum->before = sum->now = sum_of(memory + done);
     }
 }
 
-void page_sums_forget(struct page_sums *s, uint64_t offset, uint64_t bytes)
+void page_sums_doubt(struct page_sums *s, uint64_t offset, uint64_t bytes, const uint8_t *memory)
 {
     for (uint64_t done = 0; done < bytes; done += CSD_ALIGN) {
-        uint64_t *sum = at(s, offset + done);
-        if (sum)
-            *sum = 0;
+        struct page_sum *sum = at(s, offset + done);
+        if (sum && sum->before)
+            sum->now = sum_of(memory + done);
     }
 }
 
@@ -54,8 +54,11 @@ int page_sums_check(const struct page_sums *s, uint64_t offset, uint64_t bytes,
                     const uint8_t *memory, uint64_t *bad)
 {
     for (uint64_t done = 0; done < bytes; done += CSD_ALIGN) {
-        const uint64_t *sum = at(s, offset + done);
-        if (!sum || !*sum || *sum == sum_of(memory + done))
+        const struct page_sum *sum = at(s, offset + done);
+        if (!sum || !sum->before)
+            continue;
+        uint32_t found = sum_of(memory + done);
+        if (found == sum->before || found == sum->now)
             continue;
         *bad = offset + done;
         return HILL_E_DAMAGED;

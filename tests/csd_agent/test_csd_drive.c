@@ -26,8 +26,10 @@ static const struct kv_geometry geometry = {1, 1, 1, 8};
 #define LONG_FROM_BYTES (32u * BATCH_BYTES)
 
 static struct {
-    int fd;    /* the pool's; -1: nothing is noted */
-    off_t bad; /* a byte that cannot be read; -1: none */
+    int fd;           /* the pool's; -1: nothing is noted */
+    off_t bad;        /* a byte that cannot be read; -1: none */
+    bool write_fails; /* the next write of the pool; */
+    size_t writes;    /* so much of it is on flash then */
     uint32_t n;
     struct {
         uint64_t offset, bytes;
@@ -46,6 +48,19 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at)
         seen.reads[seen.n++].bytes = bytes;
     }
     return syscall(SYS_pread64, fd, to, bytes, at);
+}
+
+/* In the place of the C library's, too. */
+ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at)
+{
+    bool fails = fd == seen.fd && seen.write_fails;
+    size_t n = fails && seen.writes < bytes ? seen.writes : bytes;
+    ssize_t written = n > 0 ? syscall(SYS_pwrite64, fd, from, n, at) : 0;
+    if (!fails || written < 0)
+        return written;
+    seen.write_fails = false;
+    errno = EIO;
+    return -1;
 }
 
 struct rig {
@@ -510,6 +525,60 @@ static void test_a_damaged_page_is_named(void **state)
     fail_often(&(struct csd_options){.device = FIRST_OPENCL_DEVICE}, true);
 }
 
+/* Of this page the first sectors are as the write has them, the rest is as before. */
+static void tear(int fd, const struct csd_extent *write, const uint8_t *old, uint64_t page)
+{
+    uint8_t *torn = aligned_alloc(CSD_ALIGN, CSD_ALIGN);
+
+    assert_non_null(torn);
+    memcpy(torn, old + page, CSD_ALIGN);
+    memcpy(torn, (uint8_t *)write->memory + page, 512 * (1 + random_below(7)));
+    assert_int_equal(syscall(SYS_pwrite64, fd, torn, CSD_ALIGN, write->offset + page), CSD_ALIGN);
+    free(torn);
+}
+
+/* A write fails behind some of its pages. Those are right as they were to be, the others as they
+ * were, and one that is torn is not. to: a stripe's room. */
+static void fail_a_write(struct rig *r, uint8_t *from, uint8_t *to)
+{
+    uint64_t bytes = r->layout.digest_stripe_bytes;
+    uint32_t stripe = random_below(N_STRIPES);
+    uint64_t done = random_below((uint32_t)(bytes / CSD_ALIGN)) * (uint64_t)CSD_ALIGN;
+    const uint8_t *old = r->digests + stripe * bytes;
+    struct csd_extent write = {pool_digest_at(&r->layout, stripe), from, bytes, true};
+    struct csd_extent read = {write.offset, to, bytes, false};
+    struct hill_why why = {""};
+
+    random_bytes(from, bytes);
+    seen.write_fails = true;
+    seen.writes = done;
+    assert_int_equal(csd_drive_transfer(r->drive, &write, 1, &why), HILL_E_IO);
+    assert_int_equal(csd_drive_transfer(r->drive, &read, 1, &why), 0);
+    assert_memory_equal(to, from, done);
+    assert_memory_equal(to + done, old + done, bytes - done);
+    tear(seen.fd, &write, old, done);
+    assert_int_equal(csd_drive_transfer(r->drive, &read, 1, &why), HILL_E_DAMAGED);
+    check_damage(r, &why, write.offset + done);
+    write_stripe(r, stripe); /* and all is known again */
+    assert_int_equal(csd_drive_transfer(r->drive, &read, 1, &why), 0);
+}
+
+static void test_a_write_that_failed_leaves_what_was_or_what_was_to_be(void **state)
+{
+    struct rig r;
+
+    (void)state;
+    random_seed(47);
+    open_rig(&r, &(struct csd_options){.force_pread = true});
+    uint64_t bytes = r.layout.digest_stripe_bytes;
+    uint8_t *memory = aligned_alloc(CSD_ALIGN, 2 * bytes);
+    assert_non_null(memory);
+    for (uint32_t i = TEST_ROUNDS(40); i-- > 0;)
+        fail_a_write(&r, memory, memory + bytes);
+    free(memory);
+    close_rig(&r);
+}
+
 static void test_the_hosts_cpu_scores_unless_a_device_is_named(void **state)
 {
     static const struct {
@@ -547,6 +616,7 @@ int main(void)
         TEST(test_random_queries_equal_the_reference),
         TEST(test_a_page_that_cannot_be_read_is_named),
         TEST(test_a_damaged_page_is_named),
+        TEST(test_a_write_that_failed_leaves_what_was_or_what_was_to_be),
         TEST(test_the_hosts_cpu_scores_unless_a_device_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
