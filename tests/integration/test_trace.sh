@@ -6,7 +6,6 @@
 n=24 layers=3
 small_model "$work/random.gguf" --layers $layers -s 7
 head -c 900 LICENSE >"$work/prompt"
-unset HILL_PLACEMENT # hill-kvtrace hears it, too
 pipeline=(-m "$work/random.gguf" -c 2048 --alpha 0.1 --beta 0.25 --placement bkp)
 request=(-f "$work/prompt" -n "$n" --temp 0 --ignore-eos)
 records=$(((n - 1) * layers)) # the first token comes out of the prefill

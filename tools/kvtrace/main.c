@@ -76,6 +76,7 @@ static const struct option_program program = {
     .tables = &table,
     .n_tables = 1,
     .positional_max = FILES_MAX,
+    .arguments_only = true,
 };
 
 static void read_settings(struct trace_replay_settings *s, const struct options *o)
