@@ -45,6 +45,7 @@
 #define TWO_ROWS    "hillinfer, two rows in flight" /* about what the others have */
 #define NO_DIGESTS  "hillinfer, no digests in M_0"
 #define FOUR_BITS   "hillinfer, INT4"
+#define HOST_BITS   "host-digest, INT4"
 #define EACH_ALONE  "hillinfer, each token for itself"
 
 #define SETTINGS_MAX 10u
@@ -54,6 +55,7 @@
 struct setting {
     const char *name, *options;
     double digests; /* share of the cold digests that M_0 holds */
+    double alpha;   /* 0: ALPHA */
 };
 
 /* With all of them in M_0 there is hardly room for an entry. */
@@ -103,6 +105,15 @@ static const struct bar {
 #define BARS (sizeof bars / sizeof *bars)
 #define OURS 0 /* all others are rivals */
 
+/* The share of the context with which a rival answers as well as hillinfer with ALPHA, on key-value
+ * questions and a granularity of 8 (docs/accuracy-real.md, "As right as hillinfer"). */
+static const struct as_right {
+    const char *name, *policy;
+    double alpha;
+} as_right[] = {{"h2o, as right", "h2o", 0.8},
+                {"prefetch, as right", "prefetch", 0.2},
+                {"leoam, as right", "leoam", 0.3}};
+
 static struct part {
     struct workload kv;
     struct comparison c, sweeps[BARS], finals[BARS];
@@ -150,7 +161,8 @@ static struct method *add(struct part *p, struct comparison *c, const char *name
     double digests = how->digests * cold_digest_bytes(&like) / MIB;
     int n =
         snprintf(m->options, sizeof m->options,
-                 "--alpha %g --gpu-keep %g --granularity %u --beta %s --hot-mb %.2f", ALPHA, ALPHA,
+                 "--alpha %g --gpu-keep %g --granularity %u --beta %s --hot-mb %.2f",
+                 how->alpha > 0 ? how->alpha : ALPHA, ALPHA,
                  strcmp(name, EACH_ALONE) ? entries_of_a_page(&p->kv) : 1, ours ? "auto" : "1000",
                  point_hot_mb(&like, PLACEMENT_BKP, hot_share, ALPHA, true) + more_mb);
     if (*how->options)
@@ -233,7 +245,7 @@ static void add_final(struct part *p, size_t bar)
 /* The fastest that was tried. */
 static const struct setting *best_of(const struct part *p, size_t bar)
 {
-    static const struct setting nothing = {"", "", 0};
+    static const struct setting nothing = {"", "", 0, 0};
     const struct comparison *sweep = &p->sweeps[bar], *final = &p->finals[bar];
     uint32_t won = fastest(final, final->n), best = fastest(sweep, sweep->n);
     if (!sweep->n)
@@ -243,11 +255,39 @@ static const struct setting *best_of(const struct part *p, size_t bar)
                                              : &sweep->methods[0]);
 }
 
+/* As ALPHA's row of the policy, but with the share of the context that its answers need. */
+static void add_as_right(struct part *p, const struct bar *bar, const struct setting *best)
+{
+    for (size_t i = 0; i < sizeof as_right / sizeof *as_right; i++)
+        if (strcmp(as_right[i].policy, bar->policy) == 0 && is_variant(as_right[i].name)) {
+            struct setting how = *best;
+            how.alpha = as_right[i].alpha;
+            add(p, &p->c, as_right[i].name, bar->policy, &how, 0);
+        }
+}
+
+/* Of DRAM_SHARE of the cold digests, INT8. */
+static double dram_bytes(const struct part *p)
+{
+    const struct point shape = {.kv = &p->kv, .tokens = p->kv.tokens, .rows = p->rows};
+    return DRAM_SHARE * cold_digest_bytes(&shape);
+}
+
+/* Further rows of host-digest; how: its best setting. */
+static void add_host_digests(struct part *p, struct setting *how)
+{
+    struct setting more = *how;
+    more.digests += DRAM_SHARE; /* the drive's DRAM, for digests alone */
+    how->digests /= 2;
+    if (is_variant(HOST_BITS))
+        add_option(add(p, &p->c, HOST_BITS, COMPARISON_HOST_DIGEST, how, 0), "--score-bits 4");
+    if (is_variant(EQUAL_DRAM))
+        add(p, &p->c, EQUAL_DRAM, COMPARISON_HOST_DIGEST, &more, dram_bytes(p) / MIB);
+}
+
 static void add_methods(struct part *p)
 {
     const struct setting best = *best_of(p, OURS);
-    const struct point shape = {.kv = &p->kv, .tokens = p->kv.tokens, .rows = p->rows};
-    double dram = DRAM_SHARE * cold_digest_bytes(&shape);
     struct comparison *c = &p->c;
     struct setting how = best;
     snprintf(c->name, sizeof c->name, "%.63s x %u", p->kv.name, p->rows);
@@ -260,7 +300,7 @@ static void add_methods(struct part *p)
     how.digests = best.digests / 2;
     if (is_variant(FOUR_BITS)) {
         struct method *four_bits = add(p, c, FOUR_BITS, "hillinfer", &how, 0);
-        comparison_set_dram(four_bits, dram / 2);
+        comparison_set_dram(four_bits, dram_bytes(p) / 2);
         add_option(four_bits, "--score-bits 4");
     }
     if (p->rows > 1 && is_variant(ONE_ROW))
@@ -274,9 +314,9 @@ static void add_methods(struct part *p)
         add(p, c, bars[b].policy, bars[b].policy, &how, 0);
         if (strcmp(bars[b].policy, "prefetch") == 0 && is_variant(FEW_COLUMNS))
             add(p, c, FEW_COLUMNS, bars[b].policy, &how, 0)->point.hook = FEW_HOOK;
-        how.digests += DRAM_SHARE; /* the drive's DRAM, for digests alone */
-        if (strcmp(bars[b].policy, COMPARISON_HOST_DIGEST) == 0 && is_variant(EQUAL_DRAM))
-            add(p, c, EQUAL_DRAM, bars[b].policy, &how, dram / MIB);
+        add_as_right(p, &bars[b], &how);
+        if (strcmp(bars[b].policy, COMPARISON_HOST_DIGEST) == 0)
+            add_host_digests(p, &how);
     }
 }
 
@@ -328,19 +368,23 @@ static const char *verdict(const struct bar *bar, double ratio)
 
 /* Bars are of equal host DRAM: the drive's own comes on top of M_0; and of policies as they are,
  * not of one that loses its answers. */
-static bool is_judged(const struct method *m)
+static bool is_judged(const struct method *m, const struct method *over)
 {
-    return strcmp(m->name, EQUAL_DRAM) != 0 && !m->point.hook;
+    bool four_bits = strcmp(over->name, FOUR_BITS) == 0;
+    if (m->point.hook || strcmp(m->name, EQUAL_DRAM) == 0 ||
+        (!four_bits && strcmp(over->name, "hillinfer") != 0))
+        return false;
+    return strcmp(m->point.policy, COMPARISON_HOST_DIGEST) != 0 ||
+           (strcmp(m->name, HOST_BITS) == 0) == four_bits;
 }
 
-/* over: one of our methods; of all but the first there is the ratio alone. */
-static void print_bar(const struct method *m, const struct method *over, const struct method *ours,
-                      const struct bar *bar)
+/* over: one of our methods; where nothing is asked of the two there is the ratio alone. */
+static void print_bar(const struct method *m, const struct method *over, const struct bar *bar)
 {
     struct bench_samples ratio = comparison_ratio(m, over);
     printf("| %s | %s |", m->name, over->name);
     bench_print_quartiles(&ratio, " %.2f | %.2f - %.2f |");
-    if (over == ours && is_judged(m))
+    if (is_judged(m, over))
         printf(" %.2f | %.1f | %s |\n", bar->asked, bar->least, verdict(bar, bench_median(&ratio)));
     else
         printf(" | | |\n");
@@ -388,10 +432,14 @@ static void print_sweeps(const struct part *p)
         printf(".\n");
 }
 
-/* Rows of ours that tell what the drive's scoring gives from what else ours has. */
-static bool is_beside_host_digest(const char *name)
+/* Of our rows but the first: INT4's, and beside host-digest those that tell what the drive's scoring
+ * gives from what else ours has. */
+static bool is_paired(const struct method *m, const struct method *ours)
 {
-    return strcmp(name, TWO_ROWS) == 0 || strcmp(name, NO_DIGESTS) == 0;
+    if (strcmp(ours->name, FOUR_BITS) == 0)
+        return is_judged(m, ours);
+    return strcmp(m->name, COMPARISON_HOST_DIGEST) == 0 &&
+           (strcmp(ours->name, TWO_ROWS) == 0 || strcmp(ours->name, NO_DIGESTS) == 0);
 }
 
 static void print_bars(const struct comparison *c)
@@ -404,11 +452,10 @@ static void print_bars(const struct comparison *c)
             const struct method *m = &c->methods[i];
             if (strcmp(m->point.policy, bars[b].policy) != 0)
                 continue;
-            print_bar(m, ours, ours, &bars[b]);
-            if (strcmp(m->name, COMPARISON_HOST_DIGEST) == 0)
-                for (uint32_t k = 1; k < i; k++)
-                    if (is_beside_host_digest(c->methods[k].name))
-                        print_bar(m, &c->methods[k], ours, &bars[b]);
+            print_bar(m, ours, &bars[b]);
+            for (uint32_t k = 1; k < i; k++)
+                if (is_paired(m, &c->methods[k]))
+                    print_bar(m, &c->methods[k], &bars[b]);
         }
 }
 
@@ -436,23 +483,24 @@ static void print_head(void)
         "host-digest's bar is of the row with the same M_0; the one with as much DRAM in all "
         "has none. InfiniGen keeps 3 of 10 columns (of rotated weights, which are not here: "
         "`docs/policies.md` says what that does to answers), prefetch half; the time of 3 of 10 is "
-        "our kernel's, which pads a head's columns to whole vectors of 16 (19 of 64 to 32, as many "
-        "as "
-        "half) and copies the rest apart, so that only its bytes are 0.6 of half's. "
+        "our kernel's, which pads a head's columns to whole vectors of 16 (19 of 64 to 32, half of "
+        "them) and copies the rest apart, so that only its bytes are 0.6 of half's. "
         "Of a batch hillinfer has up to four rows of a layer at the scorer together; of the others "
         "one is scored, and the next one while it fetches, as with `--rows-in-flight 2`; with 1 a "
         "row begins when the one before is answered. h2o evicts nothing: it reads all cold keys "
         "for every query, where H2O would have dropped most of them and never see them again "
-        "(`docs/policies.md`). At the same alpha leoam finds far fewer answers than hillinfer, and "
-        "with "
-        "four times as many tokens about as many (`docs/accuracy-real.md`). The pipeline has no "
-        "policy `window` (sinks "
-        "and the "
-        "newest tokens alone), so it has no row: its step would score nothing and read nothing "
-        "cold; `docs/accuracy.md` has what it does to answers. "
+        "(`docs/policies.md`). At the same alpha h2o, prefetch and leoam find fewer answers than "
+        "hillinfer. A row \"as right\" has the alpha at which a policy answers key-value questions "
+        "as well: of 10, 15, 20, 25, 30, 40, 60, 80 %% the least with as many right answers or as "
+        "much of full attention's answer (`docs/accuracy-real.md`): h2o %g, prefetch %g, leoam %g; "
+        "all else is as in the row above it. host-digest selects what hillinfer does. INT4 digests "
+        "answer as well as INT8 there, so bars are judged against both. The pipeline has no policy "
+        "`window` (sinks and the newest tokens alone), so it has no row: its step would score "
+        "nothing and read nothing cold; `docs/accuracy.md` has what it does to answers. "
         "The drive is modelled, `--csd-model %s` but for its `dram`: no measurement of a real "
         "one. " COMPARISON_SCORE " The GPU is the OpenCL device that the machine's line names.\n\n",
-        steps, hot_share, ALPHA, ALPHA, point_csd_model());
+        steps, hot_share, ALPHA, ALPHA, as_right[0].alpha, as_right[1].alpha, as_right[2].alpha,
+        point_csd_model());
     comparison_print_legend();
     print_missing_policies();
 }
