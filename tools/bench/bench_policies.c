@@ -264,6 +264,7 @@ static void add_as_right(struct part *p, const struct bar *bar, const struct set
         if (strcmp(as_right[i].policy, bar->policy) == 0 && is_variant(as_right[i].name)) {
             struct setting how = *best;
             how.alpha = as_right[i].alpha;
+            p->c.may_refuse = true; /* M_0 may not have room for what they stage */
             add(p, &p->c, as_right[i].name, bar->policy, &how, 0);
         }
 }
@@ -452,7 +453,7 @@ static void print_bars(const struct comparison *c)
     for (uint32_t i = 1; i < c->n; i++)
         for (size_t b = OURS + 1; b < BARS; b++) {
             const struct method *m = &c->methods[i];
-            if (strcmp(m->point.policy, bars[b].policy) != 0)
+            if (strcmp(m->point.policy, bars[b].policy) != 0 || comparison_was_refused(m))
                 continue;
             print_bar(m, ours, &bars[b]);
             for (uint32_t k = 1; k < i; k++)

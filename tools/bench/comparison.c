@@ -179,6 +179,11 @@ static double median_of(const struct method *m, enum measure what)
     return bench_median(&m->measured[what]);
 }
 
+bool comparison_was_refused(const struct method *m)
+{
+    return median_of(m, M_STEP) == 0;
+}
+
 struct bench_samples comparison_ratio(const struct method *a, const struct method *b)
 {
     return bench_ratios(&a->measured[M_STEP], &b->measured[M_STEP]);
@@ -206,6 +211,10 @@ static void print_method(const struct comparison *c, uint32_t i)
 {
     const struct method *m = &c->methods[i];
     printf("| %s |", m->name);
+    if (comparison_was_refused(m)) {
+        printf(" refused | | | | | | | | | | | | | |\n");
+        return;
+    }
     bench_print_quartiles(&m->measured[M_STEP], " %.2f | %.2f - %.2f |");
     if (m->against != i) {
         struct bench_samples ratio = comparison_ratio(m, &c->methods[m->against]);

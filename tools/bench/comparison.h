@@ -65,6 +65,9 @@ struct method *comparison_add(struct comparison *c, const char *name, const stru
 void comparison_measure_all(struct comparison *list, uint32_t n, const char *file,
                             const struct bench_options *o);
 
+/* Of a method of a comparison that may_refuse, measured. */
+bool comparison_was_refused(const struct method *m);
+
 /* a's time over b's, round by round. */
 struct bench_samples comparison_ratio(const struct method *a, const struct method *b);
 

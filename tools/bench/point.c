@@ -218,7 +218,9 @@ static void point_options(const struct point *p, char *out, size_t room)
 {
     uint32_t context = context_of(p);
     struct kv_geometry g = geometry_of(p);
-    bool all = strcmp(p->policy, "full") == 0 || p->drive == POINT_NONE;
+    const char *alpha = strstr(p->options, "--alpha ");
+    bool all = strcmp(p->policy, "full") == 0 || p->drive == POINT_NONE ||
+               (alpha && atof(alpha + strlen("--alpha ")) > 0.3);
     double row = context * (double)kv_entry_bytes(&g) / MIB, share = all ? 1 : 0.4;
     double hot = 128 + (p->rows + 1) * row * share +
                  p->rows * g.n_layers * row * 1.5 * (p->drive == POINT_NONE ? 1 : 0.3);
