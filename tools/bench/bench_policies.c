@@ -435,8 +435,8 @@ static void print_sweeps(const struct part *p)
         printf(".\n");
 }
 
-/* Of our rows but the first: INT4's, and beside host-digest those that tell what the drive's scoring
- * gives from what else ours has. */
+/* Of our rows but the first: INT4's, and beside host-digest those that tell what the drive's
+ * scoring gives from what else ours has. */
 static bool is_paired(const struct method *m, const struct method *ours)
 {
     if (strcmp(ours->name, FOUR_BITS) == 0)
