@@ -107,8 +107,8 @@ static const struct bar {
 #define OURS 0 /* all others are rivals */
 
 /* The share of the context with which a rival answers as well as hillinfer with ALPHA, on key-value
- * questions and, but for ALONE, a granularity of 8 (docs/accuracy-real.md, "As right as hillinfer").
- */
+ * questions and, but for ALONE, with groups of 8 tokens (docs/accuracy-real.md, "As right as
+ * hillinfer"). */
 static const struct as_right {
     const char *name, *policy;
     double alpha;
