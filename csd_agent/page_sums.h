@@ -28,7 +28,8 @@ void page_sums_destroy(struct page_sums *s); /* of a zeroed struct, too */
 
 /* This is what lies there, whole pages; what is not of the plane is passed over. */
 void page_sums_note(struct page_sums *s, uint64_t offset, uint64_t bytes, const uint8_t *memory);
-/* A write of this has failed: it lies there, or what was known to. Not known stays not known. */
+/* A write of this memory has failed: a page is as before or as written. After a second failure what
+ * the first one wrote counts as damage. A page that was not known stays so. */
 void page_sums_doubt(struct page_sums *s, uint64_t offset, uint64_t bytes, const uint8_t *memory);
 /* Is this what lies there? HILL_E_DAMAGED, *bad: offset of the first page that is another. */
 int page_sums_check(const struct page_sums *s, uint64_t offset, uint64_t bytes,

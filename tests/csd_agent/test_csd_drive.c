@@ -28,8 +28,8 @@ static const struct kv_geometry geometry = {1, 1, 1, 8};
 static struct {
     int fd;           /* the pool's; -1: nothing is noted */
     off_t bad;        /* a byte that cannot be read; -1: none */
-    bool write_fails; /* the next write of the pool; */
-    size_t writes;    /* so much of it is on flash then */
+    bool write_fails; /* the next write of the pool fails */
+    size_t writes;    /* bytes of that write that reach flash */
     uint32_t n;
     struct {
         uint64_t offset, bytes;

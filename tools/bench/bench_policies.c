@@ -7,7 +7,8 @@
  * context kept on the GPU and the same alpha. Each has its best setting, found before by a sweep
  * that is printed: what is hot, guesses, and how much of M_0 holds digests, each with the others;
  * one round each, then three of the best two. What the pipeline refuses is printed as refused.
- * prefetch stands there with InfiniGen's 3 of 10 columns, too.
+ * prefetch stands there with InfiniGen's 3 of 10 columns, too; h2o, prefetch and leoam with the
+ * alphas at which they answer as well as hillinfer ("as right").
  * hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a plain SSD, with
  * the same M_0 (the drive's DRAM is extra then): by this row its bar is judged. Once it has as much
  * DRAM in all: that row is there to compare. Which KV and how many rows: KV="NAME:ROWS ..."
@@ -197,10 +198,9 @@ static void add_sweep(struct part *p, size_t bar)
     struct comparison *c = &p->sweeps[bar];
     snprintf(c->name, sizeof c->name, "%.63s x %u, settings of %s", p->kv.name, p->rows,
              bars[bar].policy);
-    c->may_refuse = true;
     for (const struct setting *s = bars[bar].settings; s->name; s++)
         if (bench_is_asked("SETTINGS", s->name))
-            add(p, c, s->name, bars[bar].policy, s, 0);
+            add(p, c, s->name, bars[bar].policy, s, 0)->may_refuse = true;
 }
 
 /* By its median, of those that were not refused, but not `but`; c->n: there is none. */
@@ -237,10 +237,9 @@ static void add_final(struct part *p, size_t bar)
         return;
     snprintf(c->name, sizeof c->name, "%.63s x %u, best two settings of %s", p->kv.name, p->rows,
              bars[bar].policy);
-    c->may_refuse = true;
     for (uint32_t i = 0; i < 2; i++) {
         const struct setting *s = setting_of(bar, &sweep->methods[two[i]]);
-        add(p, c, s->name, bars[bar].policy, s, 0);
+        add(p, c, s->name, bars[bar].policy, s, 0)->may_refuse = true;
     }
 }
 
@@ -264,8 +263,8 @@ static void add_as_right(struct part *p, const struct bar *bar, const struct set
         if (strcmp(as_right[i].policy, bar->policy) == 0 && is_variant(as_right[i].name)) {
             struct setting how = *best;
             how.alpha = as_right[i].alpha;
-            p->c.may_refuse = true; /* M_0 may not have room for what they stage */
-            add(p, &p->c, as_right[i].name, bar->policy, &how, 0);
+            /* M_0 may lack room for what it stages */
+            add(p, &p->c, as_right[i].name, bar->policy, &how, 0)->may_refuse = true;
         }
 }
 
@@ -369,12 +368,14 @@ static const char *verdict(const struct bar *bar, double ratio)
     return ratio >= bar->asked ? "met" : ratio >= bar->least ? "missed, floor met" : "missed";
 }
 
-/* Bars are of equal host DRAM: the drive's own comes on top of M_0; and of policies as they are,
- * not of one that loses its answers. */
+/* Bars are of equal host DRAM: the drive's own comes on top of M_0; of policies as they are, not of
+ * one that loses its answers; and of rows whose alpha answers as well as what they are judged
+ * against (INT4's share of full's answer is prefetch's without groups at a smaller alpha). */
 static bool is_judged(const struct method *m, const struct method *over)
 {
     bool four_bits = strcmp(over->name, FOUR_BITS) == 0;
     if (m->point.hook || strcmp(m->name, EQUAL_DRAM) == 0 ||
+        (four_bits && strstr(m->name, ALONE)) ||
         (!four_bits && strcmp(over->name, "hillinfer") != 0))
         return false;
     return strcmp(m->point.policy, COMPARISON_HOST_DIGEST) != 0 ||

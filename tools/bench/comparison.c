@@ -129,7 +129,7 @@ static void measure_round(const struct comparison *c, const struct kept_test *ke
     double values[COMPARISON_METHODS_MAX * MEASURES];
     for (uint32_t i = 0; i < c->n; i++) {
         struct point_result r = {.step_ms = 0};
-        if (!point_run(&c->methods[i].point, &r) && !c->may_refuse)
+        if (!point_run(&c->methods[i].point, &r) && !c->methods[i].may_refuse)
             bench_fail("%s, %s: refused", c->name, c->methods[i].name);
         note(&c->methods[i].point, &r, values + (size_t)i * MEASURES);
         fprintf(stderr, "  %s, %s: %.2f ms%s\n", c->name, c->methods[i].name, r.step_ms,

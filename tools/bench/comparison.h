@@ -45,6 +45,7 @@ struct method {
     uint32_t against; /* which method its ratio is taken over; itself: none */
     struct point point;
     char options[320], csd_model[CSD_MODEL_TEXT]; /* point's own point here */
+    bool may_refuse; /* where the pipeline refuses it, it takes 0 ms; else that ends the figure */
     struct bench_samples measured[MEASURES];
 };
 
@@ -52,7 +53,6 @@ struct comparison {
     char name[160];
     struct method methods[COMPARISON_METHODS_MAX];
     uint32_t n, rounds; /* rounds: as many as are kept */
-    bool may_refuse;    /* a method that the pipeline refuses takes 0 ms; else it ends the figure */
     char commits[256];
 };
 
@@ -65,7 +65,7 @@ struct method *comparison_add(struct comparison *c, const char *name, const stru
 void comparison_measure_all(struct comparison *list, uint32_t n, const char *file,
                             const struct bench_options *o);
 
-/* Of a method of a comparison that may_refuse, measured. */
+/* Was this measured method refused by the pipeline? */
 bool comparison_was_refused(const struct method *m);
 
 /* a's time over b's, round by round. */

@@ -218,7 +218,7 @@ static void point_options(const struct point *p, char *out, size_t room)
 {
     uint32_t context = context_of(p);
     struct kv_geometry g = geometry_of(p);
-    const char *alpha = strstr(p->options, "--alpha ");
+    const char *alpha = strstr(p->options, "--alpha "); /* above 0.3: more GPU slots */
     bool all = strcmp(p->policy, "full") == 0 || p->drive == POINT_NONE ||
                (alpha && atof(alpha + strlen("--alpha ")) > 0.3);
     double row = context * (double)kv_entry_bytes(&g) / MIB, share = all ? 1 : 0.4;
