@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/huge_pages.h"
 
 #define GROUPS (KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS) /* of a block */
 
@@ -35,7 +36,8 @@ int cached_digests_create(struct cached_digests *c, const struct kv_geometry *g,
     c->free = calloc(c->n_frames, sizeof *c->free);
     c->used = calloc(n_lists, sizeof *c->used);
     c->here = calloc((size_t)c->n_frames * GROUPS, sizeof *c->here);
-    c->frames = aligned_alloc(KV_GROUP_ALIGN, (size_t)c->n_frames * GROUPS * kv_group_bytes(g));
+    c->frames =
+        huge_pages_take((uint64_t)c->n_frames * GROUPS * kv_group_bytes(g), &c->pages_bytes);
     if (!c->frame_of || !c->list_of || !c->free || !c->used || !c->here || !c->frames)
         return HILL_E_NOMEM;
     memset(c->frame_of, 0xff, n_blocks * sizeof *c->frame_of);
@@ -53,7 +55,7 @@ void cached_digests_destroy(struct cached_digests *c)
     free(c->free);
     free(c->used);
     free(c->here);
-    free(c->frames);
+    huge_pages_give(c->frames, c->pages_bytes);
     *c = (struct cached_digests){0};
 }
 

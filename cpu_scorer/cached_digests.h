@@ -27,12 +27,13 @@ struct cached_digests {
     uint32_t n_lists;
     bool shares; /* each list has an equal part of the frames */
     uint32_t n_frames, n_free;
-    uint32_t *frame_of; /* [n_blocks] CACHED_NONE: none */
-    uint32_t *list_of;  /* [n_frames] whose it is */
-    uint32_t *free;     /* [n_frames] the last is given first */
-    uint32_t *used;     /* [n_lists] frames */
-    uint16_t *here;     /* [n_frames][4] bits: slots of each group, which has one writer */
-    uint8_t *frames;    /* [n_frames][4][kv_group_bytes] */
+    uint32_t *frame_of;   /* [n_blocks] CACHED_NONE: none */
+    uint32_t *list_of;    /* [n_frames] whose it is */
+    uint32_t *free;       /* [n_frames] the last is given first */
+    uint32_t *used;       /* [n_lists] frames */
+    uint16_t *here;       /* [n_frames][4] bits: slots of each group, which has one writer */
+    uint8_t *frames;      /* [n_frames][4][kv_group_bytes] */
+    uint64_t pages_bytes; /* what frames take */
 };
 
 /* All of it within cap_bytes; a cap below the tables' own size is no cache. shares: each of n_lists

@@ -27,7 +27,7 @@ static int shared_reserve_some(struct engine *e, struct shared_buffer *b, uint64
     cl_int status;
     shared_release(e, b);
     bytes = (bytes + 63) / 64 * 64;
-    b->device.pages = engine_map_pages(bytes, &b->device.page_bytes);
+    b->device.pages = huge_pages_take(bytes, &b->device.page_bytes);
     if (!b->device.pages)
         return hill_fail(why, HILL_E_NOMEM, "no memory for the device's inputs and outputs");
     b->host = b->device.pages;

@@ -6,11 +6,9 @@
 
 #include <math.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#define HUGE_PAGE       (2ull << 20)
-#define EMBEDDINGS_KEPT 32        /* reads of the table before its pages are forgotten */
-#define HUGE_FROM       HUGE_PAGE /* smaller buffers lie in a page or two whatever its size */
+#define EMBEDDINGS_KEPT 32              /* reads of the table before its pages are forgotten */
+#define HUGE_FROM       HUGE_PAGE_BYTES /* smaller buffers lie in a page or two whatever its size */
 
 const char *const engine_kernel_names[KERNEL_COUNT] = {
     [KERNEL_GEMM_STORE] = "gemm_store",         [KERNEL_GEMM_ADD] = "gemm_add",
@@ -70,32 +68,13 @@ int engine_launch(struct engine *e, const struct launch *launch, const struct ke
                           launch->name, why);
 }
 
-void *engine_map_pages(uint64_t bytes, uint64_t *mapped)
-{
-    bytes = (bytes + 4095) / 4096 * 4096;
-    uint8_t *all = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (all == MAP_FAILED)
-        return NULL;
-    uint64_t before = -(uintptr_t)all % HUGE_PAGE;
-    if (before)
-        munmap(all, before);
-    if (before < HUGE_PAGE)
-        munmap(all + before + bytes, HUGE_PAGE - before);
-    /* a wish: small pages are right as well. Not for the rest of the last one: memory is counted */
-    if (bytes >= HUGE_PAGE)
-        madvise(all + before, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
-    *mapped = bytes;
-    return all + before;
-}
-
 /* Make the memory object, over pages of our own where the device works in them. */
 static cl_int make_buffer(const struct engine *e, struct device_buffer *buffer, uint64_t bytes)
 {
     cl_int status;
     cl_mem_flags flags = CL_MEM_READ_WRITE;
     if (e->device.shares_memory && bytes >= HUGE_FROM) {
-        buffer->pages = engine_map_pages(bytes, &buffer->page_bytes);
+        buffer->pages = huge_pages_take(bytes, &buffer->page_bytes);
         if (!buffer->pages)
             return CL_MEM_OBJECT_ALLOCATION_FAILURE;
         flags |= CL_MEM_USE_HOST_PTR;
@@ -140,7 +119,7 @@ void engine_release(struct engine *e, struct device_buffer *buffer)
 {
     engine_release_memory(e, &buffer->mem);
     if (buffer->pages)
-        munmap(buffer->pages, buffer->page_bytes);
+        huge_pages_give(buffer->pages, buffer->page_bytes);
     e->kv_bytes -= buffer->bytes;
     *buffer = (struct device_buffer){0};
 }

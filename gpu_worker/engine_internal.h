@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "base/huge_pages.h"
 #include "gpu_worker/engine.h"
 
 /* Tiles of the kernels, passed to them as -D. */
@@ -325,9 +326,6 @@ void engine_release(struct engine *e, struct device_buffer *buffer);
 /* A memory object (or NULL, which it becomes). A later one may have its address: arguments that
  * were set to it are forgotten. */
 void engine_release_memory(struct engine *e, cl_mem *memory);
-/* Zeroed pages, huge ones where the system has them: reading memory of 4 KiB pages is up to a third
- * slower. NULL: no memory. */
-void *engine_map_pages(uint64_t bytes, uint64_t *mapped);
 /* 1: complete, 0: not yet, or an error. */
 int engine_ask_event(cl_event event, struct hill_why *why);
 void engine_forget_event(cl_event *event); /* NULL from then on */

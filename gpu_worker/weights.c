@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "gpu_worker/engine_internal.h"
@@ -219,7 +218,7 @@ static void *take_pages(struct engine *e, uint64_t bytes)
         if (!b)
             return NULL;
         b->pages =
-            engine_map_pages(bytes > WEIGHT_BLOCK_BYTES ? bytes : WEIGHT_BLOCK_BYTES, &b->bytes);
+            huge_pages_take(bytes > WEIGHT_BLOCK_BYTES ? bytes : WEIGHT_BLOCK_BYTES, &b->bytes);
         if (!b->pages) {
             free(b);
             return NULL;
@@ -640,7 +639,7 @@ void weights_free(struct engine *e)
     while (e->blocks) {
         struct weight_block *b = e->blocks;
         e->blocks = b->next;
-        munmap(b->pages, b->bytes);
+        huge_pages_give(b->pages, b->bytes);
         free(b);
     }
 }

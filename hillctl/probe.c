@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,8 @@
 #include <unistd.h>
 
 #include <liburing.h>
+
+#include "base/huge_pages.h"
 
 #define BLOCK_BYTES 4096u
 #define HUGE_BYTES  (UINT64_C(8) << 20)
@@ -71,26 +72,6 @@ int probe_io_uring(int fd, struct hill_why *why)
     return 0;
 }
 
-/* Of the mapping at address: the sum of its huge-page lines in /proc/self/smaps. */
-static uint64_t huge_mapped(const void *address)
-{
-    char line[512];
-    bool inside = false;
-    uint64_t first, last, kib, sum = 0;
-    FILE *file = fopen("/proc/self/smaps", "re");
-    if (!file)
-        return 0;
-    while (fgets(line, sizeof line, file)) {
-        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &first, &last) == 2)
-            inside = first <= (uint64_t)(uintptr_t)address && (uint64_t)(uintptr_t)address < last;
-        else if (inside && (sscanf(line, "ShmemPmdMapped: %" SCNu64, &kib) == 1 ||
-                            sscanf(line, "FilePmdMapped: %" SCNu64, &kib) == 1))
-            sum += kib << 10;
-    }
-    fclose(file);
-    return sum;
-}
-
 int probe_huge_pages(uint64_t *huge_bytes, uint64_t *bytes, struct hill_why *why)
 {
     char name[64];
@@ -115,7 +96,7 @@ int probe_huge_pages(uint64_t *huge_bytes, uint64_t *bytes, struct hill_why *why
         return hill_fail(why, hill_from_errno(code), "%s", strerror(code));
     madvise(base, HUGE_BYTES, MADV_HUGEPAGE); /* refused: then none will be counted */
     memset(base, 1, HUGE_BYTES);
-    *huge_bytes = huge_mapped(base);
+    *huge_bytes = huge_pages_mapped(base);
     munmap(base, HUGE_BYTES);
     return 0;
 }

@@ -17,6 +17,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/huge_pages.h"
 #include "base/process.h"
 
 #define SHM_FOLDER "/dev/shm" /* where the C library's shm_open keeps its names */
@@ -85,48 +86,6 @@ static void publish(const struct shm_segment *segment, uint64_t fingerprint, uin
     atomic_store_explicit(&header->magic, SHM_SEGMENT_MAGIC, memory_order_release);
 }
 
-/* allocated: of the payload's bytes; the others are there when they have been filled. */
-static int create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
-                  uint64_t allocated, uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
-{
-    memset(segment, 0, sizeof *segment);
-    int rc = check_name(name, why);
-    if (rc)
-        return rc;
-    if (payload_bytes > (uint64_t)INT64_MAX - SHM_HEADER_BYTES)
-        return hill_fail(why, HILL_E_NOSPACE, "create segment %s: %" PRIu64 " bytes are too many",
-                         name, payload_bytes);
-    int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 && errno == EEXIST)
-        return hill_fail(why, HILL_E_BUSY, "create segment %s: it exists", name);
-    if (fd < 0)
-        return fail_errno(why, "create", name, errno);
-    rc = allocate(fd, name, allocated + SHM_HEADER_BYTES, why);
-    if (!rc && ftruncate(fd, (off_t)(payload_bytes + SHM_HEADER_BYTES)))
-        rc = fail_errno(why, "size", name, errno);
-    if (!rc)
-        rc = map(segment, fd, name, payload_bytes + SHM_HEADER_BYTES, PROT_READ | PROT_WRITE, why);
-    close(fd);
-    if (rc)
-        shm_unlink(name);
-    else
-        publish(segment, fingerprint, epoch);
-    return rc;
-}
-
-int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
-                       uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
-{
-    return create(segment, name, payload_bytes, payload_bytes, fingerprint, epoch, why);
-}
-
-int shm_segment_create_empty(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
-                             uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
-{
-    uint64_t first = payload_bytes < SHM_HEADER_BYTES ? payload_bytes : SHM_HEADER_BYTES;
-    return create(segment, name, payload_bytes, first, fingerprint, epoch, why);
-}
-
 /* Is there room for what the file lacks, and `leave` beside it? */
 static int check_room(int fd, const char *name, uint64_t bytes, uint64_t leave,
                       struct hill_why *why)
@@ -143,6 +102,68 @@ static int check_room(int fd, const char *name, uint64_t bytes, uint64_t leave,
                      "segment %s: %" PRIu64 " MiB more, and %" PRIu64 " MiB for others, of %" PRIu64
                      " MiB that are free",
                      name, lacks >> 20, leave >> 20, room >> 20);
+}
+
+/* Huge pages for the first bytes, as far as the machine gives them: the advice is the mapping's, so
+ * pages are taken through it. posix_fallocate knows no advice and takes small ones. Best effort:
+ * allocate() does the rest and says what is lacking. */
+static void take_huge_pages(const struct shm_segment *segment, uint64_t bytes)
+{
+#ifdef MADV_POPULATE_WRITE /* Linux 5.14: where memory is lacking it fails, without a SIGBUS */
+    if (bytes >= HUGE_PAGE_BYTES &&
+        madvise(segment->base, segment->total_bytes, MADV_HUGEPAGE) == 0)
+        (void)madvise(segment->base, bytes, MADV_POPULATE_WRITE);
+#else
+    (void)segment;
+    (void)bytes;
+#endif
+}
+
+/* allocated: of the payload's bytes; the others are there when they have been filled. */
+static int create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
+                  uint64_t allocated, uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
+{
+    memset(segment, 0, sizeof *segment);
+    int rc = check_name(name, why);
+    if (rc)
+        return rc;
+    if (payload_bytes > (uint64_t)INT64_MAX - SHM_HEADER_BYTES)
+        return hill_fail(why, HILL_E_NOSPACE, "create segment %s: %" PRIu64 " bytes are too many",
+                         name, payload_bytes);
+    int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 && errno == EEXIST)
+        return hill_fail(why, HILL_E_BUSY, "create segment %s: it exists", name);
+    if (fd < 0)
+        return fail_errno(why, "create", name, errno);
+    rc = check_room(fd, name, allocated + SHM_HEADER_BYTES, 0, why);
+    if (!rc && ftruncate(fd, (off_t)(payload_bytes + SHM_HEADER_BYTES)))
+        rc = fail_errno(why, "size", name, errno);
+    if (!rc)
+        rc = map(segment, fd, name, payload_bytes + SHM_HEADER_BYTES, PROT_READ | PROT_WRITE, why);
+    if (!rc) {
+        take_huge_pages(segment, allocated + SHM_HEADER_BYTES);
+        rc = allocate(fd, name, allocated + SHM_HEADER_BYTES, why);
+    }
+    close(fd);
+    if (rc) {
+        shm_segment_detach(segment);
+        shm_unlink(name);
+    } else
+        publish(segment, fingerprint, epoch);
+    return rc;
+}
+
+int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
+                       uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
+{
+    return create(segment, name, payload_bytes, payload_bytes, fingerprint, epoch, why);
+}
+
+int shm_segment_create_empty(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
+                             uint64_t fingerprint, uint32_t epoch, struct hill_why *why)
+{
+    uint64_t first = payload_bytes < SHM_HEADER_BYTES ? payload_bytes : SHM_HEADER_BYTES;
+    return create(segment, name, payload_bytes, first, fingerprint, epoch, why);
 }
 
 int shm_segment_fill(const struct shm_segment *segment, uint64_t payload_bytes, uint64_t leave,

@@ -45,9 +45,9 @@ struct shm_segment {
  * name is made empty, which create and attach refuse. */
 void shm_segment_name(char *name, uint64_t run_id, uint32_t epoch, const char *what);
 
-/* Create, allocate, map and publish. HILL_E_BUSY when the name exists, HILL_E_NOSPACE when
- * /dev/shm has no room, others from errno. On failure no segment of this name remains (but for
- * HILL_E_BUSY: it is another's). */
+/* Create, map, allocate (in huge pages where /dev/shm gives them) and publish. HILL_E_BUSY when the
+ * name exists, HILL_E_NOSPACE when /dev/shm has no room, others from errno. On failure no segment
+ * of this name remains (but for HILL_E_BUSY: it is another's). */
 int shm_segment_create(struct shm_segment *segment, const char *name, uint64_t payload_bytes,
                        uint64_t fingerprint, uint32_t epoch, struct hill_why *why);
 

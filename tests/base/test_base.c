@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -23,6 +24,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/grow.h"
+#include "base/huge_pages.h"
 #include "base/json_text.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -324,6 +326,39 @@ static void an_array_grows_no_further_than_its_room_can_say(void **state)
 
 /* As the library has it for every x86-64; of each length up to where all its ways of hashing have
  * been, then of pages, wherever they begin. */
+/* The oracle: does a mapping of this process that is advised get huge pages at all? */
+static bool advice_gives_huge_pages(void)
+{
+    uint64_t bytes = 2 * HUGE_PAGE_BYTES;
+    void *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(all != MAP_FAILED);
+    madvise(all, bytes, MADV_HUGEPAGE);
+    memset(all, 1, bytes);
+    bool given = huge_pages_mapped(all) != 0;
+    munmap(all, bytes);
+    return given;
+}
+
+static void private_memory_lies_on_huge_pages(void **state)
+{
+    (void)state;
+    uint64_t taken = 0, wanted = 2 * HUGE_PAGE_BYTES + 5000;
+    uint8_t *pages = huge_pages_take(wanted, &taken);
+    assert_non_null(pages);
+    assert_int_equal((uintptr_t)pages % HUGE_PAGE_BYTES, 0);
+    assert_in_range(taken, wanted, wanted + 4095);
+    for (uint64_t i = 0; i < taken; i += 1000)
+        assert_int_equal(pages[i], 0);
+    memset(pages, 7, taken);
+    if (advice_gives_huge_pages())
+        assert_in_range(huge_pages_mapped(pages + 4096), 1, taken);
+    huge_pages_give(pages, taken);
+    assert_int_equal(huge_pages_mapped(NULL), 0);
+    huge_pages_give(NULL, 0);
+    assert_null(huge_pages_take(UINT64_MAX - 10, &taken));
+    assert_null(huge_pages_take(INT64_MAX / 4096 * 4096 - HUGE_PAGE_BYTES, &taken));
+}
+
 static void xxh3_is_the_same_by_wide_vectors(void **state)
 {
     static uint8_t bytes[3 * 4096 + 64];
@@ -383,6 +418,7 @@ int main(void)
         cmocka_unit_test(any_bytes_are_a_json_text),
         cmocka_unit_test(an_array_grows_no_further_than_its_room_can_say),
         cmocka_unit_test(a_read_ends_at_the_files_end_and_a_full_device_is_named),
+        cmocka_unit_test(private_memory_lies_on_huge_pages),
         cmocka_unit_test(xxh3_is_the_same_by_wide_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,10 +9,12 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -20,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/huge_pages.h"
 #include "shm/segment.h"
 #include "tests/shm/run_id.h"
 
@@ -173,6 +176,76 @@ static void pages_are_allocated_at_creation(void **state)
     int placed = shm_segment_place(&segment);
     assert_in_range(placed, 0, 3);
     shm_segment_detach(&segment);
+}
+
+#define HUGE_PAYLOAD (8u << 20)
+
+/* A /dev/shm of this process alone which gives huge pages where they are advised. */
+static bool own_folder_with_huge_pages(void)
+{
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("tmpfs", "/dev/shm", "tmpfs", 0, "huge=advise,size=64m"))
+        return false;
+    int fd = shm_open("/plain", O_RDWR | O_CREAT, 0600);
+    bool sized = fd >= 0 && ftruncate(fd, HUGE_PAYLOAD) == 0;
+    void *base = sized ? mmap(NULL, HUGE_PAYLOAD, PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    if (base == MAP_FAILED || madvise(base, HUGE_PAYLOAD, MADV_HUGEPAGE))
+        return false;
+    memset(base, 1, HUGE_PAYLOAD);
+    bool given = huge_pages_mapped(base) != 0;
+    munmap(base, HUGE_PAYLOAD);
+    close(fd);
+    shm_unlink("/plain");
+    return given;
+}
+
+/* Sum of the payload's bytes, so that it is mapped. */
+static uint64_t sum_of(const struct shm_segment *segment)
+{
+    const uint8_t *payload = shm_segment_payload(segment);
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < shm_segment_payload_bytes(segment); i++)
+        sum += payload[i];
+    return sum;
+}
+
+enum { SKIPPED = 77 };
+
+/* In a child, which no other test shares a folder with; the number is that of what is wrong. */
+static int take_huge_pages(void)
+{
+    struct shm_segment mine, other, large;
+    if (!own_folder_with_huge_pages())
+        return SKIPPED;
+    if (shm_segment_create(&mine, "/hill-huge", HUGE_PAYLOAD, FINGERPRINT, EPOCH, NULL))
+        return 1;
+    if (sum_of(&mine) != 0 || huge_pages_mapped(mine.base) == 0)
+        return 2;
+    memset(shm_segment_payload(&mine), 3, HUGE_PAYLOAD);
+    if (shm_segment_attach(&other, "/hill-huge", FINGERPRINT, EPOCH, NULL))
+        return 3;
+    if (sum_of(&other) != UINT64_C(3) * HUGE_PAYLOAD || huge_pages_mapped(other.base) == 0)
+        return 4;
+    if (shm_segment_create(&large, "/hill-large", UINT64_C(64) << 20, FINGERPRINT, EPOCH, NULL) !=
+            HILL_E_NOSPACE ||
+        large.base || exists("/hill-large"))
+        return 5;
+    return 0;
+}
+
+static void huge_pages_are_taken_where_they_are_given(void **state)
+{
+    (void)state;
+    int status;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(take_huge_pages());
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == SKIPPED)
+        skip(); /* no right to mount, or no huge pages for shared memory */
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static void a_second_create_is_busy(void **state)
@@ -438,6 +511,7 @@ int main(void)
         cmocka_unit_test_teardown(an_empty_segment_is_filled_bit_by_bit, clean),
         cmocka_unit_test_teardown(what_one_writes_the_other_reads, clean),
         cmocka_unit_test_teardown(pages_are_allocated_at_creation, clean),
+        cmocka_unit_test(huge_pages_are_taken_where_they_are_given),
         cmocka_unit_test_teardown(a_second_create_is_busy, clean),
         cmocka_unit_test_teardown(attach_checks_the_header, clean),
         cmocka_unit_test_teardown(attach_refuses_what_is_open_to_others, clean),

@@ -22,6 +22,7 @@
 #include <numa.h>
 
 #include "base/clock.h"
+#include "base/huge_pages.h"
 #include "tools/bench/harness.h"
 #include "tools/bench/read_rate.h"
 #include "cpu_scorer/scoring.h"
@@ -328,27 +329,6 @@ static const struct pages page_kinds[] = {
 };
 #define N_PAGE_KINDS (sizeof(page_kinds) / sizeof(page_kinds[0]))
 
-/* Bytes of the mapping that starts here which lie in huge pages. */
-static uint64_t huge_bytes(const void *memory)
-{
-    char line[256];
-    unsigned long long start, kib = 0, total = 0;
-    bool here = false;
-    FILE *file = fopen("/proc/self/smaps", "r");
-    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-        char dash;
-        if (sscanf(line, "%llx%c", &start, &dash) == 2 && dash == '-')
-            here = start <= (uintptr_t)memory &&
-                   (uintptr_t)memory < strtoull(strchr(line, '-') + 1, NULL, 16);
-        else if (here && (sscanf(line, "AnonHugePages: %llu", &kib) == 1 ||
-                          sscanf(line, "ShmemPmdMapped: %llu", &kib) == 1))
-            total += kib;
-    }
-    if (file != NULL)
-        fclose(file);
-    return total << 10;
-}
-
 /* A copy of the digests on such pages; a multiple of 2 MiB, so that a huge page can hold its end.
  */
 static uint8_t *copy_on(const struct pages *kind, const struct score_set *set, uint64_t bytes)
@@ -403,7 +383,7 @@ static void measure_pages(const struct bench_options *options, struct score_set 
     uint8_t *copies[N_PAGE_KINDS];
     for (uint32_t i = 0; i < N_PAGE_KINDS; i++) {
         copies[i] = copy_on(&page_kinds[i], set, bytes);
-        huge[i] = huge_bytes(copies[i]);
+        huge[i] = huge_pages_mapped(copies[i]);
         methods[i] = (struct method){
             .name = page_kinds[i].name, .kernel = kv_score_choose("auto"), .memory = copies[i]};
     }
