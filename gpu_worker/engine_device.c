@@ -118,8 +118,7 @@ void engine_release_memory(struct engine *e, cl_mem *memory)
 void engine_release(struct engine *e, struct device_buffer *buffer)
 {
     engine_release_memory(e, &buffer->mem);
-    if (buffer->pages)
-        huge_pages_give(buffer->pages, buffer->page_bytes);
+    huge_pages_give(buffer->pages, buffer->page_bytes);
     e->kv_bytes -= buffer->bytes;
     *buffer = (struct device_buffer){0};
 }

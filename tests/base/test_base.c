@@ -322,10 +322,8 @@ static void an_array_grows_no_further_than_its_room_can_say(void **state)
     assert_int_equal(most, 0);
 }
 
-/* ---- xxh3 ------------------------------------------------------------------------------- */
+/* ---- huge pages -------------------------------------------------------------------------- */
 
-/* As the library has it for every x86-64; of each length up to where all its ways of hashing have
- * been, then of pages, wherever they begin. */
 /* The oracle: does a mapping of this process that is advised get huge pages at all? */
 static bool advice_gives_huge_pages(void)
 {
@@ -359,6 +357,10 @@ static void private_memory_lies_on_huge_pages(void **state)
     assert_null(huge_pages_take(INT64_MAX / 4096 * 4096 - HUGE_PAGE_BYTES, &taken));
 }
 
+/* ---- xxh3 ------------------------------------------------------------------------------- */
+
+/* As the library has it for every x86-64; of each length up to where all its ways of hashing have
+ * been, then of pages, wherever they begin. */
 static void xxh3_is_the_same_by_wide_vectors(void **state)
 {
     static uint8_t bytes[3 * 4096 + 64];
