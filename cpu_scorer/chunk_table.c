@@ -210,15 +210,12 @@ static void run_fine(void *context, uint32_t first, uint32_t end)
         bound_rows(t, fine_of(t, t->found[i].chunk), 1, t->rows + (uint64_t)i * t->row);
 }
 
-/* n abstracts' bounds into rows, on the scoring threads; after coarse ones come fine ones. */
+/* n abstracts' bounds into rows, on the scoring threads. */
 static void bound_all(struct chunk_table *t, struct score_pool *pool, uint32_t n,
                       void (*run)(void *context, uint32_t first, uint32_t end))
 {
-    struct work_job job = {.run = run,
-                           .context = t,
-                           .n = n,
-                           .bytes = (uint64_t)n * t->halves * sizeof(uint16_t),
-                           .more_follows = run == run_coarse};
+    struct work_job job = {
+        .run = run, .context = t, .n = n, .bytes = (uint64_t)n * t->halves * sizeof(uint16_t)};
     if (n == 0)
         return;
     score_pool_start_work(pool, &job, NULL);

@@ -370,8 +370,7 @@ static void start_hot(struct digest_row *e)
     e->hot_began_ns = clock_now_ns();
     e->n_blocks = hkm_blocks(&c->tiers.hkm, q->sequence->index, q->header.layer, all->blocks,
                              core_blocks_max(c));
-    struct score_job job = digest_job(e, all->blocks, e->n_blocks, all->scores);
-    job.copies_follow = !q->sequence->reads_hot && !e->n_near;
+    const struct score_job job = digest_job(e, all->blocks, e->n_blocks, all->scores);
     e->worked_ns = score_pool_worked_ns(c->pool);
     e->read_bytes = score_pool_read_bytes(c->pool);
     c->scored = q;
@@ -453,7 +452,7 @@ static uint64_t near_bytes(const struct digest_row *e)
 static void start_near(struct digest_row *e, const struct query *q)
 {
     struct core *c = e->evaluator->base.core;
-    const struct work_job job = {run_near, e, e->n_near, near_bytes(e), !q->sequence->reads_hot};
+    const struct work_job job = {run_near, e, e->n_near, near_bytes(e)};
     STAGE_BEGIN_AT(score_hot, &q->header);
     e->hot_span = stage_span_score_hot;
     score_pool_start_work(c->pool, &job, c->io.bell);

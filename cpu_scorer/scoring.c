@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/grow.h"
+#include "base/in_line.h"
 #include "base/relax.h"
 #include "kv/plan.h"
 
@@ -26,10 +27,9 @@
 #define LINE             64u
 #define SHORT_RUN_BYTES  (1u << 18) /* what is read ahead stays in the cache beside so much */
 #define AHEAD_BYTES      4096u
-#define LINGER_NS        200000 /* from the scores of a query to its copies it is less */
-#define WATCH_NS         30000  /* a chunk takes some microseconds */
-#define LINGER_LOOKS     16     /* between looks at the clock */
-#define WANTED_NS        20000  /* a yield that takes so long has let another thread run */
+#define LINGER_NS        200000 /* from one job of a step to the next it is less, but for others' work */
+#define WATCH_NS         30000 /* a chunk takes some microseconds */
+#define LINGER_LOOKS     16    /* between looks at the clock */
 
 /* Items of a job by group (NUMA node): group g has places first[g] .. first[g + 1] - 1 of order. */
 struct pool_job {
@@ -205,11 +205,11 @@ static void tell_end(struct score_pool *pool, struct shm_doorbell *bell)
         shm_doorbell_ring(bell);
 }
 
-/* Look out for a job after job `seen`, for a short time. Others that want this CPU get it, and have
- * it to themselves then: a thread that looks out takes half of a CPU that two want. */
+/* Look out for a job after job `seen`, for a short time. Others that want this CPU get it: above
+ * all the GPU worker's device, whose next launch the next job follows. */
 static void linger(struct score_pool *pool, uint32_t seen)
 {
-    int64_t now = clock_now_ns(), until = now + LINGER_NS, before;
+    struct in_line line = in_line(LINGER_NS);
     do {
         for (int i = 0; i < LINGER_LOOKS; i++) {
             /* relaxed: the job itself is read under the lock */
@@ -217,10 +217,7 @@ static void linger(struct score_pool *pool, uint32_t seen)
                 return;
             cpu_relax();
         }
-        before = clock_now_ns();
-        sched_yield();
-        now = clock_now_ns();
-    } while (now < until && now - before < WANTED_NS);
+    } while (in_line_stand(&line));
 }
 
 static void *helper_main(void *arg)
@@ -247,8 +244,7 @@ static void *helper_main(void *arg)
             ;
         if (rc > 0)
             tell_end(pool, bell);
-        if (job.work.more_follows || (!job.copies && job.score.copies_follow))
-            linger(pool, seen);
+        linger(pool, seen);
         pthread_mutex_lock(&pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
@@ -430,7 +426,7 @@ void score_pool_start_work(struct score_pool *pool, const struct work_job *job,
 void score_pool_expect(struct score_pool *pool, uint64_t bytes)
 {
     uint64_t helpers = bytes / SCORE_PER_THREAD;
-    struct pool_job none = {.work.more_follows = true};
+    struct pool_job none = {0};
     take_as_they_come(&none);
     if (helpers > 0 && score_pool_done(pool))
         start(pool, &none, helpers, NULL);

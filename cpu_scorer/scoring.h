@@ -8,9 +8,8 @@
  * worth: a small job is over before a sleeper is awake. A helper that finishes the last chunk rings
  * the data thread's doorbell. Scores land in scores[i * 64 + slot] for blocks[i]. Concurrency:
  * start, work, done and wait by one thread; between start and done nobody writes what the job
- * reads. Helpers sleep on a condition variable while there is no job; where the next job comes
- * within some ten microseconds (score_pool_expect, and after a scoring job that copies follow) they
- * look out for it before they sleep.
+ * reads. After a job helpers look out for the next one for a while (base/in_line.h), then they
+ * sleep on a condition variable.
  * Failure: HILL_E_NOMEM, HILL_E_IO (no threads) at create.
  */
 #pragma once
@@ -30,8 +29,7 @@ struct score_job {
     const uint8_t *digests; /* of all blocks [blocks][4] groups (kv/group.h) */
     const uint32_t *blocks; /* [n_blocks], valid until the job is done */
     uint32_t n_blocks;
-    uint16_t *scores;   /* [n_blocks][64], written by the threads */
-    bool copies_follow; /* soon: helpers look out for them before they sleep */
+    uint16_t *scores; /* [n_blocks][64], written by the threads */
 };
 
 struct copy_item {
@@ -49,8 +47,7 @@ struct work_job {
     void (*run)(void *context, uint32_t first, uint32_t end);
     void *context;
     uint32_t n;
-    uint64_t bytes;    /* that are read: what helpers are woken for */
-    bool more_follows; /* soon: helpers look out for it before they sleep */
+    uint64_t bytes; /* that are read: what helpers are woken for */
 };
 
 /* n_threads: the caller (thread 0, of node 0's group) and its helpers, each bound to its group's

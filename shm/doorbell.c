@@ -6,23 +6,18 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/relax.h"
 #include "base/error.h"
+#include "base/in_line.h"
+#include "base/relax.h"
 
 #define SPIN_LOOKS    16   /* between looks at the clock */
 #define SPIN_ALONE_NS 1000 /* an answer from another CPU's spinner is there by then */
-/* A yield that takes so long has let another thread run. */
-#define ANOTHER_RAN_NS 20000
-/* The longest stretch of another thread that is taken for work of this pipeline; a thread that uses
- * its whole time slice has longer ones. */
-#define ANOTHERS_MOST_NS 2000000
 
 void shm_doorbell_init(struct shm_doorbell *bell)
 {
@@ -60,29 +55,21 @@ bool shm_doorbell_asleep(const struct shm_doorbell *bell)
 
 /* True when the count changed before the time passed. After the first microseconds the CPU is
  * offered around between looks: the scheduler likes to put the one that is to ring us on our CPU,
- * and spinning there would only hold it up. While another thread works on this CPU the time stands
- * still: when that thread is done, the CPU goes on with us, where a sleeper had let it fall asleep,
- * which costs a virtual machine tens of microseconds. A thread that does not stop is no part of a
- * step: a sleeper gets a CPU sooner than one that stands in line behind it. */
+ * and spinning there would only hold it up. */
 static bool spin(const struct shm_doorbell *bell, uint32_t seen, int64_t spin_ns,
                  int64_t deadline_ns)
 {
-    int64_t now = clock_now_ns(), alone_until = now + SPIN_ALONE_NS, until_ns = now + spin_ns;
-    while (now < until_ns && now < deadline_ns) {
+    struct in_line line = in_line(spin_ns);
+    int64_t alone_until = line.now + SPIN_ALONE_NS;
+    while (line.now < line.until && line.now < deadline_ns) {
         for (int i = 0; i < SPIN_LOOKS; i++) {
             if (shm_doorbell_read(bell) != seen)
                 return true;
             cpu_relax();
         }
-        int64_t before = now = clock_now_ns();
-        if (now < alone_until)
-            continue;
-        sched_yield();
-        now = clock_now_ns();
-        if (now - before >= ANOTHERS_MOST_NS)
+        line.now = clock_now_ns();
+        if (line.now >= alone_until && !in_line_stand(&line))
             return false;
-        if (now - before >= ANOTHER_RAN_NS)
-            until_ns += now - before;
     }
     return false;
 }
