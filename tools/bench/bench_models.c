@@ -4,16 +4,17 @@
  *
  * What: of each model that is in $HILL_MODELS or the cache folder, tokens a second of decoding at
  * depth 0, of prompts of 512 and 4096 tokens, and of decoding after 16384 tokens with --alpha 0.05,
- * everything hot (short contexts are attended to whole: that is the default, and what peers do);
- * beside it each peer of PEER_DIR (peer.h) with the flags that were best for that test. Methods
- * take turns in every round, and every round is kept (kept_rounds.h): RESUME=1 goes on,
- * MODELS="Q4_1 1.5b" and TESTS="decode 512 4096 16384" choose, SECONDS=N begins no further round
- * after N seconds, PREPARE=1 chooses flags and reads the long prompts and measures nothing, PAUSE=N
- * leaves the machine to others for N seconds after each round. A prompt of 16384 tokens is read
- * once: by us into a session, by a peer into its prompt cache; every round restores it. It is a
- * real text (workload.h), since what is selected depends on the text; that of the others is the
- * word "the" again and again, a token each in these vocabularies. Threads and failure:
- * run_pipeline.h. Concurrency: the pipeline waits for requests while a peer runs.
+ * scored by INT8 digests (the default) and by INT4 ones, everything hot (short contexts are
+ * attended to whole: that is the default, and what peers do); beside it each peer of PEER_DIR
+ * (peer.h) with the flags that were best for that test. Methods take turns in every round, and
+ * every round is kept (kept_rounds.h): RESUME=1 goes on, MODELS="Q4_1 1.5b" and TESTS="decode 512
+ * 4096 16384" choose, SECONDS=N begins no further round after N seconds, PREPARE=1 chooses flags
+ * and reads the long prompts and measures nothing, PAUSE=N leaves the machine to others for N
+ * seconds after each round. A prompt of 16384 tokens is read once: by us into a session, by a peer
+ * into its prompt cache; every round restores it. It is a real text (workload.h), since what is
+ * selected depends on the text; that of the others is the word "the" again and again, a token each
+ * in these vocabularies. Threads and failure: run_pipeline.h. Concurrency: the pipeline waits for
+ * requests while a peer runs.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@
 
 #define STEPS 64u
 #define ALPHA "0.05"
+#define INT4  " --score-bits 4"
 /* as a person runs it, who sets nothing: tools/bench/run sets 0 for all figures */
 #define SHALLOW     "-c 4300 --csd none --exact-below 2048"
 #define DEEP_TEXT   (figure.o.quick ? "code" : "moby")
@@ -99,12 +101,13 @@ static void write_deep_prompt(uint32_t model)
     workload_write_text(&figure.deep[model], path);
 }
 
-static void our_options(enum test t, char out[64])
+static void our_options(enum test t, bool int4, char out[80])
 {
     if (t == DEEP)
-        snprintf(out, 64, "-c %u --csd none --alpha " ALPHA, length_of(DEEP) + 4 * STEPS);
+        snprintf(out, 80, "-c %u --csd none --alpha " ALPHA "%s", length_of(DEEP) + 4 * STEPS,
+                 int4 ? INT4 : "");
     else
-        snprintf(out, 64, SHALLOW);
+        snprintf(out, 80, SHALLOW);
 }
 
 static void session_file(uint32_t model, char out[256])
@@ -114,14 +117,14 @@ static void session_file(uint32_t model, char out[256])
 }
 
 /* The pipeline that the test asks, started where another one or none runs. */
-static void start_for(uint32_t model, enum test t)
+static void start_for(uint32_t model, enum test t, bool int4)
 {
-    char wanted[16], options[64];
-    snprintf(wanted, sizeof wanted, "%u %s", model, t == DEEP ? "deep" : "shallow");
+    char wanted[16], options[80];
+    snprintf(wanted, sizeof wanted, "%u %s", model, t != DEEP ? "shallow" : int4 ? "INT4" : "deep");
     if (strcmp(figure.running, wanted) == 0)
         return;
     pipeline_stop();
-    our_options(t, options);
+    our_options(t, int4, options);
     pipeline_start_with(figure.path[model], options);
     snprintf(figure.running, sizeof figure.running, "%s", wanted);
     figure.warm = 0;
@@ -135,7 +138,7 @@ static double restored_speed(uint32_t model)
     return STEPS * 1e3 / pipeline_restore(path, STEPS).predicted_ms;
 }
 
-static double measure_ours(uint32_t model, enum test t)
+static double ask_ours(uint32_t model, enum test t)
 {
     if (t == DEEP)
         return restored_speed(model);
@@ -143,13 +146,13 @@ static double measure_ours(uint32_t model, enum test t)
     return t == DECODE ? pipeline_decode_speed(&a) : a.prompt_tokens * 1e3 / a.prompt_ms;
 }
 
-/* Buffers grow and kernels are loaded once. */
-static void warm_up(uint32_t model, enum test t)
+static double measure_ours(uint32_t model, enum test t, bool int4)
 {
-    start_for(model, t);
-    if (!(figure.warm >> t & 1))
-        measure_ours(model, t);
+    start_for(model, t, int4);
+    if (!(figure.warm >> t & 1)) /* buffers grow and kernels are loaded once */
+        ask_ours(model, t);
     figure.warm |= 1u << t;
+    return ask_ours(model, t);
 }
 
 static void make_session(uint32_t model)
@@ -158,7 +161,7 @@ static void make_session(uint32_t model)
     session_file(model, path);
     if (access(path, R_OK) == 0)
         return;
-    start_for(model, DEEP);
+    start_for(model, DEEP, false);
     deep_file(model, prompt);
     pipeline_save(prompt, path);
 }
@@ -247,11 +250,16 @@ static double measure_peer(uint32_t model, enum test t, uint32_t peer, const str
 
 struct measured {
     uint32_t rounds;
-    struct bench_samples methods[KEPT_METHODS_MAX]; /* ours, then the peers */
+    struct bench_samples methods[KEPT_METHODS_MAX]; /* ours, the peers, of the deep test INT4 */
     struct choice choices[PEERS_MAX];
     char commits[256];
 };
-_Static_assert(KEPT_METHODS_MAX > PEERS_MAX, "ours and the peers");
+_Static_assert(KEPT_METHODS_MAX > 1 + PEERS_MAX, "ours, the peers, and ours with INT4");
+
+static uint32_t count_methods(enum test t)
+{
+    return 1 + peer_count() + (t == DEEP ? 1 : 0);
+}
 
 static void prepare(uint32_t model, enum test t, const struct measured *m)
 {
@@ -273,13 +281,16 @@ static void measure(uint32_t model, enum test t, const struct kept_test *kept, b
     char what[256];
     snprintf(what, sizeof what, "%s, %s", models[model].file, tests[t].word);
     while (m->rounds < figure.o.rounds && bench_time_is_left()) {
-        warm_up(model, t);
         fprintf(stderr, "  models: round %u/%u, %s:", m->rounds + 1, figure.o.rounds, what);
-        values[0] = measure_ours(model, t);
+        values[0] = measure_ours(model, t, false);
         fprintf(stderr, " %.1f", values[0]);
         for (uint32_t p = 0; p < peer_count(); p++) {
             values[1 + p] = measure_peer(model, t, p, &m->choices[p]);
             fprintf(stderr, " %.1f", values[1 + p]);
+        }
+        if (t == DEEP) {
+            values[1 + peer_count()] = measure_ours(model, t, true);
+            fprintf(stderr, " %.1f", values[1 + peer_count()]);
         }
         fprintf(stderr, "\n");
         if (again)
@@ -295,21 +306,22 @@ static void measure(uint32_t model, enum test t, const struct kept_test *kept, b
 /* Measured as far as it is asked for and time is left; what is kept is shown. */
 static void run_test(uint32_t model, enum test t, struct measured *m)
 {
-    char name[256], settings[2048], options[64];
+    char name[256], settings[2048], options[80];
     bool asked =
         bench_is_asked("MODELS", models[model].file) && bench_is_asked("TESTS", tests[t].word);
-    our_options(t, options);
+    our_options(t, false, options);
     if (t == DEEP && *figure.deep[model].missing)
         return;
-    int used = snprintf(settings, sizeof settings, "%s; %u tokens%s%s, %u steps", options,
-                        length_of(t), t == DEEP ? " of " : "", t == DEEP ? DEEP_TEXT : "", STEPS);
+    int used = snprintf(settings, sizeof settings, "%s%s; %u tokens%s%s, %u steps", options,
+                        t == DEEP ? " and" INT4 : "", length_of(t), t == DEEP ? " of " : "",
+                        t == DEEP ? DEEP_TEXT : "", STEPS);
     for (uint32_t p = 0; p < peer_count(); p++) {
         choose(model, t, p, asked, &m->choices[p]);
         used += snprintf(settings + used, sizeof settings - (size_t)used, "; %s (%s) %s",
                          peer_given(p), peer_version(p), m->choices[p].flags[m->choices[p].best]);
     }
     snprintf(name, sizeof name, "%s, %s", models[model].file, tests[t].word);
-    const struct kept_test kept = {KEPT_FILE, name, settings, 1 + peer_count()};
+    const struct kept_test kept = {KEPT_FILE, name, settings, count_methods(t)};
     bool again = asked && !bench_is_set("RESUME") && !bench_is_set("PREPARE");
     m->rounds = again ? 0 : kept_rounds_load(&kept, figure.o.rounds, m->methods, m->commits);
     if (asked && m->rounds < figure.o.rounds && bench_time_is_left())
@@ -321,10 +333,22 @@ static void run_test(uint32_t model, enum test t, struct measured *m)
 
 /* ---- the section ---- */
 
-static void print_ratio(const struct measured *m, uint32_t peer)
+static void print_ratio(const struct measured *m, uint32_t ours, uint32_t peer)
 {
-    struct bench_samples ratio = bench_ratios(&m->methods[0], &m->methods[1 + peer]);
+    struct bench_samples ratio = bench_ratios(&m->methods[ours], &m->methods[1 + peer]);
     bench_print_quartiles(&ratio, " %.2f | %.2f - %.2f |\n");
+}
+
+/* After the peers; the ratio is to the faster of these. */
+static void print_int4(const struct measured *m)
+{
+    uint32_t ours = 1 + peer_count();
+    printf("| | hillinfer --alpha " ALPHA INT4 "%s |", peer_count() ? ", and the faster peer" : "");
+    bench_print_quartiles(&m->methods[ours], " %.1f | %.1f - %.1f |");
+    if (peer_count())
+        print_ratio(m, ours, peer_fastest(m->methods + 1));
+    else
+        printf(" | |\n");
 }
 
 static const char *title_of(enum test t, char out[64])
@@ -351,8 +375,10 @@ static void print_test(enum test t, const struct measured *m)
     for (uint32_t p = 0; p < peer_count(); p++) {
         printf("| | %s %s |", peer_name(p), m->choices[p].flags[m->choices[p].best]);
         bench_print_quartiles(&m->methods[1 + p], " %.1f | %.1f - %.1f |");
-        print_ratio(m, p);
+        print_ratio(m, 0, p);
     }
+    if (t == DEEP)
+        print_int4(m);
 }
 
 static void print_verdict(const char *file, enum test t, const struct measured *m)
