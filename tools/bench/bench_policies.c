@@ -49,6 +49,7 @@
 #define HOST_BITS   "host-digest, INT4"
 #define ALONE       "each token for itself" /* of a row's name */
 #define EACH_ALONE  "hillinfer, " ALONE
+#define AS_INT4     "as right as INT4" /* of a rival's row that has less to equal */
 
 #define SETTINGS_MAX 10u
 #define FINAL_LEAST  5u /* rounds of a table that is worth finals */
@@ -116,6 +117,7 @@ static const struct as_right {
 } as_right[] = {{"h2o, as right", "h2o", 0.8},
                 {"prefetch, as right", "prefetch", 0.25},
                 {"prefetch, as right, " ALONE, "prefetch", 0.2},
+                {"prefetch, " AS_INT4 ", " ALONE, "prefetch", 0.15},
                 {"leoam, as right", "leoam", 0.3}};
 
 static struct part {
@@ -370,12 +372,12 @@ static const char *verdict(const struct bar *bar, double ratio)
 
 /* Bars are of equal host DRAM: the drive's own comes on top of M_0; of policies as they are, not of
  * one that loses its answers; and of rows whose alpha answers as well as what they are judged
- * against (INT4's share of full's answer is prefetch's without groups at a smaller alpha). */
+ * against. */
 static bool is_judged(const struct method *m, const struct method *over)
 {
     bool four_bits = strcmp(over->name, FOUR_BITS) == 0;
     if (m->point.hook || strcmp(m->name, EQUAL_DRAM) == 0 ||
-        (four_bits && strstr(m->name, ALONE)) ||
+        (strstr(m->name, ALONE) && four_bits != (strstr(m->name, AS_INT4) != NULL)) ||
         (!four_bits && strcmp(over->name, "hillinfer") != 0))
         return false;
     return strcmp(m->point.policy, COMPARISON_HOST_DIGEST) != 0 ||
@@ -497,8 +499,8 @@ static void print_head(void)
         "hillinfer. A row \"as right\" has the alpha at which a policy answers key-value questions "
         "as well: of 10, 15, 20, 25, 30, 40, 60, 80 %% the least with as many right answers or as "
         "much of full attention's answer (`docs/accuracy-real.md`): h2o %g, prefetch %g (%g "
-        "without groups), leoam %g; "
-        "all else is as in the policy's own row. host-digest selects what hillinfer does. INT4 "
+        "without groups, and %g beside INT4, whose answers have less of full attention's), leoam "
+        "%g; all else is as in the policy's own row. host-digest selects what hillinfer does. INT4 "
         "digests find as many of these answers as INT8, so bars are judged against both. The "
         "pipeline has no policy "
         "`window` (sinks and the newest tokens alone), so it has no row: its step would score "
@@ -506,7 +508,7 @@ static void print_head(void)
         "The drive is modelled, `--csd-model %s` but for its `dram`: no measurement of a real "
         "one. " COMPARISON_SCORE " The GPU is the OpenCL device that the machine's line names.\n\n",
         steps, hot_share, ALPHA, ALPHA, as_right[0].alpha, as_right[1].alpha, as_right[2].alpha,
-        as_right[3].alpha, point_csd_model());
+        as_right[3].alpha, as_right[4].alpha, point_csd_model());
     comparison_print_legend();
     print_missing_policies();
 }
