@@ -1,6 +1,6 @@
 /*
- * tests/base/test_base.c - base/error, base/process, base/clock, base/log, base/json_text,
- * base/whole_io and base/xxh3.
+ * tests/base/test_base.c - base/error, base/process, base/clock, base/in_line, base/log,
+ * base/json_text, base/whole_io and base/xxh3.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/grow.h"
 #include "base/huge_pages.h"
+#include "base/in_line.h"
 #include "base/json_text.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -210,6 +211,28 @@ static void time_goes_on(void **state)
     assert_true(deadline >= before + 10000000 && deadline <= after);
     assert_true(CLOCK_NEVER > after);
     assert_int_equal(CLOCK_MS(3), 3000000);
+}
+
+static void who_stands_in_line_waits_as_long_as_asked(void **state)
+{
+    (void)state;
+    struct in_line line = in_line(0);
+    assert_false(in_line_stand(&line));
+    /* unless another thread has had this CPU for long: then it may be over sooner */
+    for (int tries = 0; tries < 100; tries++) {
+        int64_t began = clock_now_ns(), longest = 0, before = began;
+        line = in_line(CLOCK_MS(5));
+        while (in_line_stand(&line)) {
+            longest = line.now - before > longest ? line.now - before : longest;
+            before = line.now;
+        }
+        longest = line.now - before > longest ? line.now - before : longest;
+        if (longest < IN_LINE_MOST_NS) {
+            assert_true(line.now - began >= CLOCK_MS(5));
+            return;
+        }
+    }
+    print_message("others had this CPU again and again: not tested\n");
 }
 
 /* ---- log -------------------------------------------------------------------------------- */
@@ -414,6 +437,7 @@ int main(void)
         cmocka_unit_test(a_zombie_is_dead),
         cmocka_unit_test(brackets_in_a_name_do_not_confuse),
         cmocka_unit_test(time_goes_on),
+        cmocka_unit_test(who_stands_in_line_waits_as_long_as_asked),
         cmocka_unit_test(log_lines_name_time_process_and_level),
         cmocka_unit_test(a_long_line_is_cut_and_ended),
         cmocka_unit_test(levels_are_parsed),

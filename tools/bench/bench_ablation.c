@@ -199,7 +199,8 @@ static const struct fixed {
     double share; /* of the entries that this beta makes hot */
 } betas[] = {{"0.25", "beta 0.25", "Eq. 4 with as much M_0 as 0.25 fills", 0.2},
              {"1", "beta 1", "Eq. 4 with as much M_0 as 1 fills", 0.5},
-             {"4", "beta 4", "Eq. 4 with as much M_0 as 4 fills", 0.8}};
+             {"4", "beta 4", "Eq. 4 with as much M_0 as 4 fills", 0.8},
+             {FILLS_M0, "all entries hot", "Eq. 4 with room for all entries", 1}};
 #define BETAS (sizeof betas / sizeof *betas)
 
 static void add_betas(struct comparison *c, const struct point *like)
@@ -372,6 +373,7 @@ static const struct worth {
     {APP, 0, 1, "Eq. 4, beside beta 0.25"},
     {APP, 2, 3, "Eq. 4, beside beta 1"},
     {APP, 4, 5, "Eq. 4, beside beta 4"},
+    {APP, 6, 7, "Eq. 4, beside all entries hot"},
     {AHEAD, 0, 1, "queries guessed a layer ahead"},
     {BITS, 1, 0, "INT4 digests"},
 };
