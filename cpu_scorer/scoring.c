@@ -27,9 +27,9 @@
 #define LINE             64u
 #define SHORT_RUN_BYTES  (1u << 18) /* what is read ahead stays in the cache beside so much */
 #define AHEAD_BYTES      4096u
-#define LINGER_NS        200000 /* from one job of a step to the next it is less, but for others' work */
-#define WATCH_NS         30000 /* a chunk takes some microseconds */
-#define LINGER_LOOKS     16    /* between looks at the clock */
+#define LINGER_NS        200000 /* less passes between two jobs of a step, but for others' work */
+#define WATCH_NS         30000  /* a chunk takes some microseconds */
+#define LINGER_LOOKS     16     /* between looks at the clock */
 
 /* Items of a job by group (NUMA node): group g has places first[g] .. first[g + 1] - 1 of order. */
 struct pool_job {
@@ -205,8 +205,8 @@ static void tell_end(struct score_pool *pool, struct shm_doorbell *bell)
         shm_doorbell_ring(bell);
 }
 
-/* Look out for a job after job `seen`, for a short time. Others that want this CPU get it: above
- * all the GPU worker's device, whose next launch the next job follows. */
+/* Look out for a job after job `seen`, for a short time. Threads that want this CPU get it, above
+ * all those of the GPU worker's OpenCL device: the next job comes when their launch ends. */
 static void linger(struct score_pool *pool, uint32_t seen)
 {
     struct in_line line = in_line(LINGER_NS);

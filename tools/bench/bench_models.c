@@ -343,7 +343,8 @@ static void print_ratio(const struct measured *m, uint32_t ours, uint32_t peer)
 static void print_int4(const struct measured *m)
 {
     uint32_t ours = 1 + peer_count();
-    printf("| | hillinfer --alpha " ALPHA INT4 "%s |", peer_count() ? ", and the faster peer" : "");
+    printf("| | hillinfer --alpha " ALPHA INT4 "%s |",
+           peer_count() ? " (times the faster peer)" : "");
     bench_print_quartiles(&m->methods[ours], " %.1f | %.1f - %.1f |");
     if (peer_count())
         print_ratio(m, ours, peer_fastest(m->methods + 1));
