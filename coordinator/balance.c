@@ -2,7 +2,6 @@
 #include "coordinator/balance.h"
 
 #include <math.h>
-#include <stdbool.h>
 
 static bool is_rate(double value)
 {
@@ -74,6 +73,11 @@ int balance_bound(double *beta, double free_beta, double M, double M_0, struct h
     double M_c = M * free_beta / (1 + free_beta);
     *beta = M_c > M_0 ? M_0 / (M - M_0) : free_beta;
     return 0;
+}
+
+bool balance_drive_pays(double beta, double seconds, bool asked)
+{
+    return seconds / (1 + beta) > BALANCE_ASKING_S * (asked ? 1 : 2);
 }
 
 /* ---- following --------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -39,6 +40,15 @@ int balance_drives(struct balance_rates *rates, double *speeds, const struct bal
  * hot. A beta above it becomes M_0 / (M - M_0); everything fits hot (M <= M_0): it stays. M and
  * M_0 >= 0. */
 int balance_bound(double *beta, double free_beta, double M, double M_0, struct hill_why *why);
+
+/* Where M_0 has room for all entries: is the drive to have the part that beta gives it? Its part of
+ * a query's entries saves the CPU seconds / (1 + beta), of `seconds` that all of them take (Eq. 2's
+ * T_CPU); to ask it and to take in its answer takes the host BALANCE_ASKING_S, which Eq. 4 does not
+ * know (docs/decisions/beta.md). A drive that is not asked yet has to save twice as much, so that
+ * entries do not go to and fro. If not, beta is BALANCE_ALL_HOT, the most that --beta takes. */
+#define BALANCE_ASKING_S 50e-6
+#define BALANCE_ALL_HOT  1e6
+bool balance_drive_pays(double beta, double seconds, bool asked);
 
 /* The last samples of a figure that is measured step by step; a few wild ones do not move its
  * median. Zeroed: empty. */

@@ -60,7 +60,8 @@ struct service {
         /* as the last queries had it: seconds a byte, and shares; empty: as measured */
         struct balance_window score_hot, score_cold, copy_hot, fetch_cold, share_hot, share_cold;
         double beta_measured;      /* Eq. 4 of the values */
-        double beta, beta_bounded; /* in force, without and with M_c <= M_0 */
+        double beta, beta_bounded; /* Eq. 4, followed, without and with M_c <= M_0 */
+        bool all_hot;              /* in force instead: the drive's part would not pay */
     } profile;
     struct proto_address trace_client; /* who watches the stages */
     int64_t trace_until_ns;            /* it has the watch to itself so long after it last asked */

@@ -3,15 +3,16 @@
  *
  * What: with a drive and --beta auto, the rates of coordinator/balance.h are looked up in the state
  * folder's cache; when it has none for this machine, model and drive, the scorer measures them
- * before the pipeline is said to be ready, or before the next request when the drive has changed.
- * A client may ask for it between requests, whatever --beta says. beta is Eq. 4 of the rates, with
+ * before the pipeline is said to be ready, or before the next request when the drive has changed. A
+ * client may ask for it between requests, whatever --beta says. beta is Eq. 4 of the rates, with
  * the share of each tier that queries upload in place of alpha; while requests run, medians of what
  * the last queries' stages took and uploaded take the place of what was measured, and beta follows
  * them, damped (balance_follow). Several drives are measured at every start, whatever --beta says:
- * the speed of each says how many entries go there. The scorer is told beta; M_0 bounds it there
- * for each sequence, and here for what is shown. Who calls it: service.c, service_requests.c,
- * service_status.c. Concurrency: one thread. Failure: nothing is held up for more than a second;
- * what cannot be measured leaves beta as it was, with one warning.
+ * the speed of each says how many entries go there. Where M_0 has room for everything, all of it is
+ * hot unless the drive's part saves more than asking for it costs (balance_drive_pays). The scorer
+ * is told beta; M_0 bounds it there for each sequence, and here for what is shown. Who calls it:
+ * service.c, service_requests.c, service_status.c. Concurrency: one thread. Failure: nothing is
+ * held up for more than a second; what cannot be measured leaves beta as it was, with one warning.
  */
 #include "coordinator/service.h"
 
@@ -50,7 +51,8 @@ static void fingerprint(char out[PROFILE_FINGERPRINT_BYTES], struct service *sv)
 double profile_beta(const struct service *sv)
 {
     bool use = sv->settings->epoch.beta_auto && sv->profile.have;
-    return use ? sv->profile.beta : sv->settings->epoch.beta;
+    double ours = sv->profile.all_hot ? BALANCE_ALL_HOT : sv->profile.beta;
+    return use ? ours : sv->settings->epoch.beta;
 }
 
 double profile_beta_effective(const struct service *sv)
@@ -75,16 +77,30 @@ static double with_link(const struct service *sv, double seconds_a_byte)
     return 1 / (seconds_a_byte + (m->on ? 1e-9 / m->gpu_link : 0));
 }
 
+/* beta within M_0, and whether M_0 is to have everything. `now`: what beta is Eq. 4 of. */
+static int weigh(struct service *sv, const struct balance_rates *now, struct hill_why *why)
+{
+    const struct kv_plan_input *plan = &sv->settings->epoch.plan;
+    double M, M_0, bytes = (double)kv_entry_bytes(&plan->geometry) * plan->ctx_tokens;
+    double seconds = bytes * (1 / now->f_c + sv->profile.alpha_c / now->B_c); /* a query, Eq. 2 */
+    volumes(sv->settings, &M, &M_0);
+    int code = balance_bound(&sv->profile.beta_bounded, sv->profile.beta, M, M_0, why);
+    sv->profile.all_hot =
+        !code && M <= M_0 && !balance_drive_pays(sv->profile.beta, seconds, !sv->profile.all_hot);
+    if (sv->profile.all_hot)
+        sv->profile.beta_bounded = BALANCE_ALL_HOT;
+    return code;
+}
+
 static int work_out(struct service *sv, struct hill_why *why)
 {
     const struct balance_rates *r = &sv->profile.values.rates;
     const struct balance_rates rates = {r->f_c, r->f_s, with_link(sv, 1 / r->B_c),
                                         with_link(sv, 1 / r->B_s)};
-    double M, M_0;
-    volumes(sv->settings, &M, &M_0);
     int code =
         balance_beta(&sv->profile.beta, &rates, sv->profile.alpha_c, sv->profile.alpha_s, why);
-    return code ? code : balance_bound(&sv->profile.beta_bounded, sv->profile.beta, M, M_0, why);
+    sv->profile.all_hot = false;
+    return code ? code : weigh(sv, &rates, why);
 }
 
 static bool is_wanted(const struct service *sv)
@@ -163,8 +179,11 @@ static void adopt(struct service *sv, const struct profile *values)
     }
     if (!values->cached)
         snprintf(source, sizeof source, "measured in %.0f ms", values->took_ms);
-    log_info("beta %.4g: entries kept in DRAM for each on the drive, from speeds %s%s",
+    log_info("beta %.4g: entries kept in DRAM for each on the drive, from speeds %s%s%s",
              sv->profile.beta_bounded, source,
+             sv->profile.all_hot
+                 ? "; --hot-mb has room for all, and the drive would save too little"
+                 : "",
              s->epoch.beta_auto ? "" : "; --beta is fixed and stays");
     if (getenv("HILL_TEST_EVEN_SHARES"))
         log_warn("test hook HILL_TEST_EVEN_SHARES: beta is followed without skewness correction");
@@ -200,18 +219,18 @@ static void sample_shares(struct service *sv, const Hill__StageTimes *m)
                  even ? tokens : m->cold_tokens);
 }
 
-/* Where beta would be if all stayed as it was lately. */
-static int target_of(struct service *sv, double *target)
+/* Where beta would be if all stayed as it was lately, which *now gets. */
+static int target_of(struct service *sv, double *target, struct balance_rates *now)
 {
     const struct balance_rates *r = &sv->profile.values.rates;
-    const struct balance_rates now = {
+    *now = (struct balance_rates){
         1 / balance_window_median(&sv->profile.score_hot, 1 / r->f_c),
         1 / balance_window_median(&sv->profile.score_cold, 1 / r->f_s),
         with_link(sv, balance_window_median(&sv->profile.copy_hot, 1 / r->B_c)),
         with_link(sv, balance_window_median(&sv->profile.fetch_cold, 1 / r->B_s))};
     sv->profile.alpha_c = balance_window_median(&sv->profile.share_hot, sv->profile.alpha_c);
     sv->profile.alpha_s = balance_window_median(&sv->profile.share_cold, sv->profile.alpha_s);
-    int code = balance_beta(target, &now, sv->profile.alpha_c, sv->profile.alpha_s, NULL);
+    int code = balance_beta(target, now, sv->profile.alpha_c, sv->profile.alpha_s, NULL);
     double most = fmax(BETA_MOST, sv->profile.beta_measured);
     *target = code ? 1 : fmax(1 / BETA_MOST, fmin(most, *target));
     return code;
@@ -222,7 +241,8 @@ void profile_take_stages(void *owner, struct arrival *a)
     struct service *sv = owner;
     const Hill__StageTimes *m = a->message->stage_times;
     const struct settings *s = sv->settings;
-    double entry = kv_entry_bytes(&s->epoch.plan.geometry), target = 0, M, M_0;
+    double entry = kv_entry_bytes(&s->epoch.plan.geometry), target = 0;
+    struct balance_rates now;
     if (!sv->profile.have || !s->epoch.beta_auto)
         return;
     sample_cost(&sv->profile.score_hot, m->score_hot_ns, entry * (double)m->hot_tokens);
@@ -230,14 +250,14 @@ void profile_take_stages(void *owner, struct arrival *a)
     sample_cost(&sv->profile.copy_hot, m->copy_hot_ns, entry * (double)m->hot_hits);
     sample_cost(&sv->profile.fetch_cold, m->fetch_cold_ns, entry * (double)m->cold_hits);
     sample_shares(sv, m);
-    if (target_of(sv, &target))
+    if (target_of(sv, &target, &now))
         return;
-    double beta = balance_follow(sv->profile.beta, target);
-    volumes(s, &M, &M_0);
-    if (beta == sv->profile.beta || balance_bound(&sv->profile.beta_bounded, beta, M, M_0, NULL))
+    double before = profile_beta(sv);
+    sv->profile.beta = balance_follow(sv->profile.beta, target);
+    weigh(sv, &now, NULL);
+    if (profile_beta(sv) == before)
         return;
-    log_debug("beta %.4g, was %.4g: on its way to %.4g", beta, sv->profile.beta, target);
-    sv->profile.beta = beta;
+    log_debug("beta %.4g, was %.4g: on its way to %.4g", profile_beta(sv), before, target);
     tell_scorer(sv);
 }
 

@@ -248,9 +248,22 @@ static void test_beta_follows_a_step_change_without_oscillation(void **state)
     }
 }
 
+/* beta 3 leaves the drive a quarter: of 200 us it saves 50, which is what asking costs. */
+static void test_a_drive_has_a_part_when_that_saves_more_than_asking(void **state)
+{
+    (void)state;
+    assert_false(balance_drive_pays(3, 199e-6, true));
+    assert_true(balance_drive_pays(3, 201e-6, true));
+    assert_false(balance_drive_pays(3, 399e-6, false));
+    assert_true(balance_drive_pays(3, 401e-6, false));
+    assert_true(balance_drive_pays(0.01, 101e-6, false));
+    assert_false(balance_drive_pays(BALANCE_ALL_HOT, 10, true));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_drive_has_a_part_when_that_saves_more_than_asking),
         cmocka_unit_test(test_beta_of_eq_4),
         cmocka_unit_test(test_several_drives_are_one_of_their_speeds_sum),
         cmocka_unit_test(test_beta_makes_both_paths_take_equally_long),

@@ -196,11 +196,11 @@ static void add_rows(struct comparison *c, const struct point *like)
 
 static const struct fixed {
     const char *beta, *name, *ours;
-    double share; /* of the entries that this beta makes hot */
+    double share; /* of the entries that this beta makes hot; above 1: M_0 has room for all */
 } betas[] = {{"0.25", "beta 0.25", "Eq. 4 with as much M_0 as 0.25 fills", 0.2},
              {"1", "beta 1", "Eq. 4 with as much M_0 as 1 fills", 0.5},
              {"4", "beta 4", "Eq. 4 with as much M_0 as 4 fills", 0.8},
-             {FILLS_M0, "all entries hot", "Eq. 4 with room for all entries", 1}};
+             {"16", "beta 16, near what Eq. 4 says", "auto with room for all entries", 1.1}};
 #define BETAS (sizeof betas / sizeof *betas)
 
 static void add_betas(struct comparison *c, const struct point *like)
@@ -337,7 +337,7 @@ static void print_head(void)
 /* Does Eq. 4 ask for more than M_0 holds beside a fixed beta? Then both rows are one setting. */
 static bool asks_for_more(const struct part *p, size_t fixed)
 {
-    return p->predicted && p->beta >= atof(betas[fixed].beta);
+    return p->predicted && betas[fixed].share < 1 && p->beta >= atof(betas[fixed].beta);
 }
 
 /* What Eq. 4 says, and of which pairs that makes one setting measured twice. */
@@ -373,7 +373,7 @@ static const struct worth {
     {APP, 0, 1, "Eq. 4, beside beta 0.25"},
     {APP, 2, 3, "Eq. 4, beside beta 1"},
     {APP, 4, 5, "Eq. 4, beside beta 4"},
-    {APP, 6, 7, "Eq. 4, beside all entries hot"},
+    {APP, 6, 7, "all hot where M_0 has room, beside beta 16"},
     {AHEAD, 0, 1, "queries guessed a layer ahead"},
     {BITS, 1, 0, "INT4 digests"},
 };

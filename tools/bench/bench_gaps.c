@@ -51,10 +51,13 @@ static void decode_beside(uint32_t n, struct gaps *out)
     static struct bench_client clients[2];
     char name[16];
     snprintf(name, sizeof name, "%u", n);
-    client_ask(&clients[0], "short", CLIENT_TOKENS);
+    client_prepare(&clients[0], "short");
+    if (n)
+        client_prepare(&clients[1], name);
+    client_ask(&clients[0], CLIENT_TOKENS);
     clients_follow(clients, 1, clients_first_token);
     if (n) {
-        client_ask(&clients[1], name, 1);
+        client_ask(&clients[1], 1);
         clients_follow(clients, 2, clients_second_began);
         sample_gaps(&clients[0], clients[1].asked_ns, clients[1].at_ns[0], out);
         out->first = (double)(clients[1].at_ns[0] - clients[1].asked_ns) * 1e-6;

@@ -25,23 +25,26 @@ void client_connect(struct client *client)
     sigprocmask(SIG_SETMASK, &signals, NULL);
 }
 
-/* Ask for `predict` tokens after the prompt NAME.txt. */
-void client_ask(struct bench_client *c, const char *prompt, uint32_t predict)
+void client_prepare(struct bench_client *c, const char *prompt)
+{
+    *c = (struct bench_client){.n = 0};
+    client_connect(&c->client);
+    c->text = capture("cat %s/%s.txt", pipeline_folder, prompt);
+    if (!c->text)
+        bench_fail("there is no prompt %s", prompt);
+}
+
+void client_ask(struct bench_client *c, uint32_t predict)
 {
     Hill__Sampling sampling = HILL__SAMPLING__INIT; /* temperature 0: greedy */
     Hill__Generate generate = HILL__GENERATE__INIT;
     struct hill_why why = {.text = ""};
-    *c = (struct bench_client){.n = 0};
     if (predict > CLIENT_TOKENS)
         bench_fail("a client cannot ask for %u tokens", predict);
-    client_connect(&c->client);
-    char *text = capture("cat %s/%s.txt", pipeline_folder, prompt);
-    if (!text)
-        bench_fail("there is no prompt %s", prompt);
     sampling.top_p = 1;
     sampling.repeat_penalty = 1;
-    generate.prompt.data = (uint8_t *)text;
-    generate.prompt.len = strlen(text);
+    generate.prompt.data = (uint8_t *)c->text;
+    generate.prompt.len = strlen(c->text);
     generate.predict = predict;
     generate.no_prefix_cache = true; /* every round reads the prompt */
     generate.ignore_eos = true;
@@ -49,7 +52,8 @@ void client_ask(struct bench_client *c, const char *prompt, uint32_t predict)
     c->asked_ns = clock_now_ns();
     if (client_send(&c->client, &PROTO_MESSAGE(GENERATE, generate, &generate), &why))
         bench_fail("%s", why.text);
-    free(text);
+    free(c->text);
+    c->text = NULL;
 }
 
 /* Every message that has come; true when one has. */
@@ -138,7 +142,9 @@ double clients_together(const char *prompt, uint32_t n, uint32_t predict, uint32
     static struct bench_client clients[CLIENTS_MAX];
     int64_t from = 0, to = INT64_MAX;
     for (uint32_t i = 0; i < n; i++)
-        client_ask(&clients[i], prompt, predict);
+        client_prepare(&clients[i], prompt);
+    for (uint32_t i = 0; i < n; i++)
+        client_ask(&clients[i], predict);
     clients_follow(clients, n, clients_all_over);
     for (uint32_t i = 0; i < n; i++) {
         const struct bench_client *c = &clients[i];

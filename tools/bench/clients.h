@@ -20,6 +20,7 @@
 
 struct bench_client {
     struct client client;
+    char *text; /* the prompt, until it is asked */
     uint32_t n; /* tokens that have come */
     int64_t asked_ns;
     int64_t at_ns[CLIENT_TOKENS];
@@ -29,9 +30,12 @@ struct bench_client {
 /* Connected to the pipeline; client_close(client) ends it. */
 void client_connect(struct client *client);
 
-/* Ask for `predict` tokens after the prompt NAME.txt, which is computed even where its KV is kept;
- * client_close(&c->client) ends the request. */
-void client_ask(struct bench_client *c, const char *prompt, uint32_t predict);
+/* Connected, with the prompt NAME.txt read: so nothing delays what other clients are sent when this
+ * one asks. */
+void client_prepare(struct bench_client *c, const char *prompt);
+/* Ask for `predict` tokens after the prompt, which is computed even where its KV is kept;
+ * client_close(&c->client) ends the request. Once after client_prepare. */
+void client_ask(struct bench_client *c, uint32_t predict);
 void client_cancel(struct bench_client *c);
 
 /* Read all n clients until `enough` says so. */
