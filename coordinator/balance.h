@@ -45,9 +45,8 @@ int balance_bound(double *beta, double free_beta, double M, double M_0, struct h
  * a query's entries saves the CPU seconds / (1 + beta), of `seconds` that all of them take (Eq. 2's
  * T_CPU); to ask it and to take in its answer takes the host BALANCE_ASKING_S, which Eq. 4 does not
  * know (docs/decisions/beta.md). A drive that is not asked yet has to save twice as much, so that
- * entries do not go to and fro. If not, beta is BALANCE_ALL_HOT, the most that --beta takes. */
+ * entries do not go to and fro. */
 #define BALANCE_ASKING_S 50e-6
-#define BALANCE_ALL_HOT  1e6
 bool balance_drive_pays(double beta, double seconds, bool asked);
 
 /* The last samples of a figure that is measured step by step; a few wild ones do not move its

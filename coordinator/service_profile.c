@@ -51,7 +51,7 @@ static void fingerprint(char out[PROFILE_FINGERPRINT_BYTES], struct service *sv)
 double profile_beta(const struct service *sv)
 {
     bool use = sv->settings->epoch.beta_auto && sv->profile.have;
-    double ours = sv->profile.all_hot ? BALANCE_ALL_HOT : sv->profile.beta;
+    double ours = sv->profile.all_hot ? HILL_BETA_ALL_HOT : sv->profile.beta;
     return use ? ours : sv->settings->epoch.beta;
 }
 
@@ -88,7 +88,7 @@ static int weigh(struct service *sv, const struct balance_rates *now, struct hil
     sv->profile.all_hot =
         !code && M <= M_0 && !balance_drive_pays(sv->profile.beta, seconds, !sv->profile.all_hot);
     if (sv->profile.all_hot)
-        sv->profile.beta_bounded = BALANCE_ALL_HOT;
+        sv->profile.beta_bounded = HILL_BETA_ALL_HOT;
     return code;
 }
 

@@ -20,9 +20,11 @@ static void print(const Hill__Profile *m)
         "drive  scores %.3f GB/s of KV (quartiles apart by %.0f %%), fetches %.3f GB/s (%.0f %%)\n",
         r->f_s / 1e9, d->f_s * 100, r->b_s / 1e9, d->b_s * 100);
     printf(
-        "beta   %.4g by Eq. 4, %.4g within M_0 at full context; a query uploads %.3g of the hot, "
+        "beta   %.4g by Eq. 4, %.4g within M_0 at full context%s; a query uploads %.3g of the hot, "
         "%.3g of the cold entries\n",
-        m->beta, m->beta_bounded, m->alpha_c, m->alpha_s);
+        m->beta, m->beta_bounded,
+        m->beta_bounded >= HILL_BETA_ALL_HOT ? " (all hot: the drive would save too little)" : "",
+        m->alpha_c, m->alpha_s);
     printf("%u rounds of %u hot and %u cold tokens, %u fetched, in %.0f ms\n", m->rounds,
            m->hot_tokens, m->cold_tokens, m->fetch_tokens, m->took_ms);
 }

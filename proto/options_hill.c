@@ -78,7 +78,7 @@ const struct option_spec hill_pipeline_specs[] = {
     OPTION("beta", REAL, "RATIO",
            "hot entries for each cold one; auto: from the speeds of both sides (hillctl profile), "
            "0.25 until they are known",
-           .max = 1e6, .choices = "auto", .fallback = "auto"),
+           .max = HILL_BETA_ALL_HOT, .choices = "auto", .fallback = "auto"),
     OPTION("placement", CHOICE, "NAME",
            "which entries are hot: the newest (recency), or those that are selected often, and the "
            "newest (bkp), which reads less flash and takes more of the CPU; to compare with: the "

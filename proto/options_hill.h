@@ -56,6 +56,7 @@ extern const unsigned hill_hint_count;
 
 #define HILL_BETA_UNMEASURED                                                                       \
     0.25 /* --beta auto before the two sides' speeds are known: a fifth of the entries hot */
+#define HILL_BETA_ALL_HOT 1e6 /* the most that --beta takes: M_0 alone decides */
 
 /* What a person wants of a pipeline beside struct epoch_settings; 0 and NULL: the default. */
 struct hill_pipeline_options {

@@ -257,7 +257,7 @@ static void test_a_drive_has_a_part_when_that_saves_more_than_asking(void **stat
     assert_false(balance_drive_pays(3, 399e-6, false));
     assert_true(balance_drive_pays(3, 401e-6, false));
     assert_true(balance_drive_pays(0.01, 102e-6, false));
-    assert_false(balance_drive_pays(BALANCE_ALL_HOT, 10, true));
+    assert_false(balance_drive_pays(1e6, 10, true));
 }
 
 int main(void)

@@ -97,6 +97,12 @@ expect "room for all: hashes" "$(hashes "$work/roomy")" "$(hashes "$work/fixed")
 run_json "$work/slow" "${roomy[@]}" "${request[@]}" -n 60 --csd-model cpu=0.02,dram=0 || fail "slow host: $(cat "$work/slow.err")"
 expect "room for all, a slow host: the drive has a part" "$(field "$work/slow" '.tiers.cold.bytes > 0 and .beta < 1000')" true
 expect "room for all, a slow host: hashes" "$(hashes "$work/slow")" "$(hashes "$work/fixed")"
+up "${roomy[@]}" || fail "up with room for all"
+hillctl status >"$work/out"
+expect "room for all: status says so" "$(grep -c '^beta .*: all hot (measured)' "$work/out")" 1
+hillctl profile >"$work/out" || fail "hillctl profile"
+expect "room for all: profile says so" "$(grep -c '^beta .*all hot: the drive would save too little' "$work/out")" 1
+down || fail "down"
 
 # ---- another device that scores, or digests in the drive's DRAM: other rates ----
 run_json "$work/out" "${model[@]}" "${request[@]}" -n 2 --csd-dram-mb 64 || fail "digests in DRAM: $(cat "$work/out.err")"
