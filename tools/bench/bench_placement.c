@@ -211,7 +211,8 @@ static void run_model(const char *name, const char *model, uint32_t bytes, uint3
         json_of(capture("HILL_TEST_COPY_HOT=1 scripts/hillinfer run --run-dir %s/run --state-dir "
                         "%s/state --json -m '%s' "
                         "-f %s/prompt.txt -n %u --temp 0 --ignore-eos -t %u -c %u --alpha 0.2 "
-                        "--beta 1.5 --log-level error --trace-kv %s --trace-scores",
+                        "--beta 1.5 --placement bkp --log-level error --trace-kv %s "
+                        "--trace-scores",
                         pipeline_folder, pipeline_folder, model, pipeline_folder, n,
                         PIPELINE_THREADS, bytes + n + 8, path),
                 "hillinfer run");
@@ -254,7 +255,8 @@ static void run_models(const struct bench_options *o)
 
 static void print_live(void)
 {
-    printf("\nThe same runs live, at 60 %% hot. Without residency a step uploads all that it "
+    printf("\nThe same runs live, with bkp, at 60 %% hot. Without residency a step uploads all "
+           "that it "
            "selects. Hits as above, live and as replayed.\n\n"
            "| model | prompt | selected, KiB/step | uploaded, KiB/step | uploaded / selected | "
            "hits live | hits replayed | promoted/step | demoted/step | bounces/step |\n"
