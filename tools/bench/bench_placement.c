@@ -256,8 +256,7 @@ static void run_models(const struct bench_options *o)
 static void print_live(void)
 {
     printf("\nThe same runs live, with bkp, at 60 %% hot. Without residency a step uploads all "
-           "that it "
-           "selects. Hits as above, live and as replayed.\n\n"
+           "that it selects. Hits as above, live and as replayed.\n\n"
            "| model | prompt | selected, KiB/step | uploaded, KiB/step | uploaded / selected | "
            "hits live | hits replayed | promoted/step | demoted/step | bounces/step |\n"
            "|---|---|---|---|---|---|---|---|---|---|\n");
