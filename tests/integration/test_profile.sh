@@ -90,7 +90,7 @@ expect "damaged cache: whole again" "$(jq '.profiles | length' "$cache")" 1
 
 # ---- M_0 has room for everything: the drive has a part only where that saves more than asking for it costs ----
 roomy=(-m "$work/wired.gguf" -c 8192 --budget 256 --hot-mb 64)
-slow_drive=(--csd-model score=0.05,dram=0) # its part would save next to nothing on any machine
+slow_drive=(--csd-model "score=0.05,dram=0") # its part would save next to nothing on any machine
 run_json "$work/roomy" "${roomy[@]}" "${slow_drive[@]}" "${request[@]}" -n 60 --log-level info || fail "roomy: $(cat "$work/roomy.err")"
 expect "room for all: nothing is cold" "$(field "$work/roomy" '.tiers.cold.bytes')" 0
 expect "room for all: one line says so" "$(grep -c ': beta 1e+06.*room for all' "$work/roomy.err")" 1
