@@ -146,7 +146,8 @@ static void status_print(const Hill__StatusReply *s)
            (double)s->gpu_kv_cap_bytes / mib, (double)s->hot_cap_bytes / mib,
            (double)s->cold_cap_bytes / mib);
     if (s->csd_attached)
-        printf("beta       %.4g%s%s\n", s->beta, s->beta >= HILL_BETA_ALL_HOT ? ": all hot" : "",
+        printf("beta       %.4g%s%s\n", s->beta,
+               s->beta_auto && s->beta >= HILL_BETA_ALL_HOT ? ": all hot" : "",
                !s->beta_auto ? ""
                : s->profile  ? " (measured)"
                              : " (auto, not measured)");
