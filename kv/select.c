@@ -4,12 +4,12 @@
  * Scores are kept by position, so their order of arrival cannot matter. The threshold is the k-th
  * highest score of the tokens that are not forced; of the tokens at the threshold the newest are
  * in. With AVX2 it is found by halving the range of scores: sixteen counts of the scores from a
- * middle on. Otherwise one pass counts high bytes, one the low bytes of the high byte in which the
- * k-th score lies; counts go to four tables in turn, because neighbours often have the same high
- * byte and an increment would wait for the one before, and which tokens are in is found without a
- * branch: about 2 us per 1000 tokens, arrival included. Who calls it: the scorer's main
- * thread. Concurrency: one thread per selector. Failure: HILL_E_PROTOCOL for a position that is
- * scored twice, out of range or missing.
+ * middle on, and a last pass lists them. Otherwise one pass counts high bytes, one the low bytes of
+ * the high byte in which the k-th score lies; counts go to four tables in turn, because neighbours
+ * often have the same high byte and an increment would wait for the one before, and which tokens
+ * are in is found without a branch. Who calls it: the scorer's main thread. Concurrency: one thread
+ * per selector. Failure: HILL_E_PROTOCOL for a position that is scored twice, out of range or
+ * missing.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -327,18 +327,18 @@ static void select_best(const struct kv_selector *selector, const uint16_t *scor
     uint32_t ties_out, taken = 0;
     uint16_t threshold = find_threshold(selector, scores, wanted, &ties_out);
     uint32_t p = selector->forced_below;
+#if defined(__x86_64__)
+    if (selector->wide) {
+        kv_select_list_avx2(scores, p, selector->forced_from, threshold, ties_out, positions);
+        return;
+    }
+#endif
     for (; ties_out > 0; p++) { /* the older tokens of that score stay out */
         uint16_t score = scores[p];
         ties_out -= score == threshold;
         positions[taken] = p; /* taken < wanted: newer tokens of that score are still to come */
         taken += score > threshold;
     }
-#if defined(__x86_64__)
-    if (selector->wide) {
-        kv_select_list_avx2(scores, p, selector->forced_from, threshold, positions + taken);
-        return;
-    }
-#endif
     for (; taken < wanted; p++) {
         positions[taken] = p;
         taken += scores[p] >= threshold;

@@ -300,6 +300,32 @@ static void selection_equals_a_sort_in_any_order_of_arrival(void **state)
     kv_selector_destroy(selector);
 }
 
+/* More than a 16-bit counter in each lane could count; of one score the newest are in. */
+static void millions_of_equal_scores(void **state)
+{
+    (void)state;
+    const uint32_t n = (1u << 22) + 37;
+    const struct kv_selection_settings s = settings(0.5, 0, 0, 0);
+    uint16_t *scores = malloc(n * sizeof *scores);
+    uint32_t *selected = malloc(n * sizeof *selected);
+    memset(scores, 0xff, n * sizeof *scores);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct kv_selector *selector;
+        assert_int_equal(kv_selector_create(&selector, n), 0);
+        if (i == 1)
+            kv_selector_plain(selector);
+        assert_int_equal(kv_selector_begin(selector, &s, n), 0);
+        assert_int_equal(kv_selector_add_run(selector, 0, scores, n), 0);
+        int64_t k = kv_selector_finish(selector, selected);
+        assert_int_equal(k, (n + 1) / 2);
+        for (uint32_t j = 0; j < k; j++)
+            assert_int_equal(selected[j], n - k + j);
+        kv_selector_destroy(selector);
+    }
+    free(scores);
+    free(selected);
+}
+
 /* By hand: half of the six are the best three, 2, 11 and 4; the others stand beside 2. */
 static void groups_come_with_their_best_token(void **state)
 {
@@ -428,6 +454,7 @@ int main(void)
         cmocka_unit_test(settings_out_of_range_are_refused),
         cmocka_unit_test(policies_go_by_name),
         cmocka_unit_test(selection_equals_a_sort_in_any_order_of_arrival),
+        cmocka_unit_test(millions_of_equal_scores),
         cmocka_unit_test(groups_come_with_their_best_token),
         cmocka_unit_test(missing_and_double_scores_are_errors),
         cmocka_unit_test(runs_that_overlap_or_do_not_fit_are_errors),
