@@ -120,12 +120,13 @@ static inline float finite_or_0(float value)
 /* FP32 additions in head order. An overflowing sum counts as 0 like any other non-finite value. */
 static void sum_group(const float *q, uint32_t group, uint32_t head_dim, float *sums)
 {
-    for (uint32_t i = 0; i < head_dim; i++) {
-        float sum = 0.0f;
-        for (uint32_t h = 0; h < group; h++)
-            sum += finite_or_0(q[(uint64_t)h * head_dim + i]);
-        sums[i] = finite_or_0(sum);
-    }
+    for (uint32_t i = 0; i < head_dim; i++)
+        sums[i] = finite_or_0(q[i]);
+    for (uint32_t h = 1; h < group; h++)
+        for (uint32_t i = 0; i < head_dim; i++)
+            sums[i] += finite_or_0(q[(uint64_t)h * head_dim + i]);
+    for (uint32_t i = 0; group > 1 && i < head_dim; i++)
+        sums[i] = finite_or_0(sums[i]);
 }
 
 /* Length 1, so that no KV head is heard better because its query is longer; zero stays zero. The
@@ -167,11 +168,15 @@ static int32_t query_exponent(float largest)
 
 static int32_t query_head_exponent(const float *head, uint32_t head_dim)
 {
-    float largest = 0.0f;
+    uint32_t most = 0; /* magnitudes of FP32 numbers are ordered like their bits */
+    float largest;
     for (uint32_t i = 0; i < head_dim; i++) {
-        float magnitude = fabsf(head[i]);
-        largest = magnitude > largest ? magnitude : largest;
+        uint32_t bits;
+        memcpy(&bits, &head[i], sizeof bits);
+        bits &= 0x7fffffffu;
+        most = bits > most ? bits : most;
     }
+    memcpy(&largest, &most, sizeof largest);
     return query_exponent(largest);
 }
 
@@ -186,8 +191,9 @@ static void quantise_query_head(const float *head, uint32_t head_dim, int32_t ex
     for (uint32_t i = 0; i < head_dim; i++) {
         /* scaling by a power of two is exact in FP64, and so is the rounding to an integer */
         double m = (double)head[i] * scale + ROUNDER - ROUNDER;
-        mantissas[i] =
-            (int8_t)(m > MANTISSA_MAX ? MANTISSA_MAX : (m < -MANTISSA_MAX ? -MANTISSA_MAX : m));
+        m = m < MANTISSA_MAX ? m : MANTISSA_MAX;
+        m = m > -MANTISSA_MAX ? m : -MANTISSA_MAX;
+        mantissas[i] = (int8_t)(int32_t)m;
     }
 }
 
