@@ -95,11 +95,11 @@ ints words_products(uints key, char4 query)
 #define QUERY_WORDS (8 / BITS) /* for a word of keys */
 #endif
 
-/* unsigned, modulo 64: a damaged exponent gives the reference's wrong score */
+/* in unsigned numbers, and with limits: damaged bytes give the reference's wrong score */
 ulongs term_of(ints product, uchars exponent, uchar query_shift, ulong offset)
 {
-    uints shift = CONVERT_UINTS(exponent) + query_shift;
-    return (AS_ULONGS(CONVERT_LONGS(product)) << CONVERT_ULONGS(shift & 63u)) - offset;
+    uints shift = min(CONVERT_UINTS(exponent), 16u) + min(query_shift, (uchar)8);
+    return (AS_ULONGS(CONVERT_LONGS(product)) << CONVERT_ULONGS(shift)) - offset;
 }
 
 /* Terms of a KV head (kv/score.h): its query heads, or one. */

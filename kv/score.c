@@ -2,11 +2,10 @@
  * kv/score.c - the plain reference of the integer score, names of the importance functions, choice
  * of code path.
  *
- * This is the definition that AVX2, AVX-512 and the OpenCL kernel are tested against. Shifts and
- * sums are done on unsigned 64-bit numbers, shift counts modulo 64 as in OpenCL: a damaged exponent
- * byte gives a wrong score, never undefined behaviour. For a byte in range nothing wraps
- * (kv/score.h). Who calls it: the scorer's threads, the agent's fallback. Concurrency: pure
- * functions.
+ * This is the definition that AVX2, AVX-512 and the OpenCL kernel are tested against. Offsets are
+ * taken off in unsigned 64-bit numbers: a damaged one gives a wrong score, never undefined
+ * behaviour. Otherwise nothing wraps (kv/score.h). Who calls it: the scorer's threads, the agent's
+ * fallback. Concurrency: pure functions.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -44,27 +43,27 @@ static int32_t head_product(const int8_t *q, const int8_t *k, uint32_t head_dim)
     return sum;
 }
 
-static int32_t words_product(const uint8_t *k, const int8_t *q, uint32_t n_words, uint32_t bits)
+/* A term of a token, less no offset. */
+static int64_t term_of(const struct kv_query *query, uint32_t t, const int8_t *key,
+                       uint8_t exponent, uint32_t head_dim)
 {
-    int32_t sum = 0;
-    for (uint32_t w = 0; w < n_words; w++, k += 4 * KV_GROUP_TOKENS, q += 32 / bits) {
-        for (uint32_t i = 0; i < 4; i++) {
-            int32_t byte = k[i], low = (byte & 15) - KV_NIBBLE_BIAS,
-                    high = (byte >> 4) - KV_NIBBLE_BIAS;
-            sum += bits == 8 ? q[i] * (int8_t)byte : q[i] * low + q[4 + i] * high;
-        }
-    }
-    return sum;
+    int64_t product = head_product(query->mantissas + t * head_dim, key, head_dim);
+    return product * ((int64_t)1 << (kv_key_exponent(exponent) + kv_query_shift(query->shifts[t])));
 }
 
-void kv_largest_reference(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
-                          int64_t *largest)
+void kv_largest_reference(const struct kv_geometry *g, const struct kv_query *query,
+                          const struct kv_group_steps *of, int64_t (*largest)[KV_GROUP_TOKENS])
 {
-    for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++) {
-        int32_t product = words_product(keys->words + 4 * i, q, keys->n_words, keys->bits);
-        int64_t term =
-            (int64_t)((uint64_t)(int64_t)product << ((keys->exponents[i] + shift) & 63u));
-        largest[i] = term > largest[i] ? term : largest[i];
+    uint32_t terms = kv_query_terms(g, query->importance), share = terms / g->n_kv_heads;
+    int8_t key[KV_MAX_HEAD_DIM];
+    for (uint32_t i = 0; i < of->n * KV_GROUP_TOKENS; i++) {
+        uint32_t lane = i % KV_GROUP_TOKENS;
+        uint64_t token = (uint64_t)(i / KV_GROUP_TOKENS) * of->every * KV_GROUP_TOKENS + lane;
+        for (uint32_t t = 0; t < terms; t++) {
+            uint8_t exponent = kv_digest_get_head(g, of->groups, token, t / share, key);
+            int64_t term = term_of(query, t, key, exponent, g->head_dim);
+            largest[t][lane] = term > largest[t][lane] ? term : largest[t][lane];
+        }
     }
 }
 
@@ -78,8 +77,7 @@ void kv_score_reference(const struct kv_geometry *g, const struct kv_query *quer
         int64_t maximum = INT64_MIN;
         for (uint32_t i = 0; i < terms; i++) {
             uint8_t exponent = kv_digest_get_head(g, groups, t, i / share, key);
-            int32_t product = head_product(query->mantissas + i * g->head_dim, key, g->head_dim);
-            uint64_t term = (uint64_t)(int64_t)product << ((exponent + query->shifts[i]) & 63u);
+            uint64_t term = (uint64_t)term_of(query, i, key, exponent, g->head_dim);
             term -= query->offsets ? (uint64_t)query->offsets[i] : 0;
             sum += term;
             maximum = (int64_t)term > maximum ? (int64_t)term : maximum;

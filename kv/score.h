@@ -16,9 +16,10 @@
  * (int32). The term: (P_t << (key byte + query shift)) - offset_t, window 24 bits. Offsets are 0
  * but for KV_IMPORTANCE_HEADS (kv/sample.h). A token's score combines the terms (kv_importance)
  * into an int64 (below 2^(14 + 16 + 24) = 2^54, with offsets below 2^56), and kv_score16 maps it,
- * monotone, to 16 bits. Source: HillInfer paper 4.4 (raw inner product, low
- * precision for scoring only); docs/importance.md for the combinations. CPU reference, AVX2,
- * AVX-512 and the OpenCL kernel agree bit for bit. Concurrency: pure functions.
+ * monotone, to 16 bits. Bytes above 16 and shifts above 8, which damage alone makes, count as 16
+ * and 8: a wrong score, and the same one on all paths. Source: HillInfer paper 4.4 (raw inner
+ * product, low precision for scoring only); docs/importance.md for the combinations. CPU reference,
+ * AVX2, AVX-512 and the OpenCL kernel agree bit for bit. Concurrency: pure functions.
  */
 #pragma once
 
@@ -89,6 +90,18 @@ static inline uint16_t kv_score16(int64_t value)
     return (uint16_t)(value < 0 ? 0x7fffu - magnitude : 0x8000u + magnitude);
 }
 
+/* A key's exponent byte as scores count it. */
+static inline uint8_t kv_key_exponent(uint8_t byte)
+{
+    return byte < KV_KEY_EXP_MAX ? byte : KV_KEY_EXP_MAX;
+}
+
+/* A query's shift byte as scores count it. */
+static inline uint8_t kv_query_shift(uint8_t byte)
+{
+    return byte < KV_QUERY_SHIFT_MAX ? byte : KV_QUERY_SHIFT_MAX;
+}
+
 struct kv_query {
     const int8_t *mantissas; /* [terms][head_dim] */
     const uint8_t *shifts;   /* [terms] */
@@ -118,17 +131,16 @@ uint32_t kv_query_send(const struct kv_geometry *g, const struct kv_query *query
 typedef void kv_score_fn(const struct kv_geometry *g, const struct kv_query *query,
                          const uint8_t *groups, uint32_t n, uint16_t *scores);
 
-/* A KV head's keys of a group (kv/group.h): words [n_words][KV_GROUP_TOKENS][4], exponents
- * [KV_GROUP_TOKENS]; bits of a mantissa, 8 or 4. */
-struct kv_group_head {
-    const uint8_t *words, *exponents;
-    uint32_t n_words, bits;
+/* Groups that lie `every` groups apart: n of them, from the first byte of the first one on. */
+struct kv_group_steps {
+    const uint8_t *groups;
+    uint32_t n, every;
 };
 
-/* Raises largest [KV_GROUP_TOKENS] to a term with each token of a group, where that is more. q: the
- * term's words (kv_query_words). */
-typedef void kv_largest_fn(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
-                           int64_t *largest);
+/* Raises largest [terms][KV_GROUP_TOKENS] to each term of the query, less no offset, with the token
+ * in that lane of each of the groups, where that is more. */
+typedef void kv_largest_fn(const struct kv_geometry *g, const struct kv_query *query,
+                           const struct kv_group_steps *of, int64_t (*largest)[KV_GROUP_TOKENS]);
 
 kv_score_fn kv_score_reference;
 kv_largest_fn kv_largest_reference;

@@ -47,10 +47,10 @@ TARGET void kv_score_avx512(const struct kv_geometry *g, const struct kv_query *
     score_lanes512(g, query, groups, n, scores);
 }
 
-TARGET void kv_largest_avx512(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
-                              int64_t *largest)
+TARGET void kv_largest_avx512(const struct kv_geometry *g, const struct kv_query *query,
+                              const struct kv_group_steps *of, int64_t (*largest)[KV_GROUP_TOKENS])
 {
-    largest_lanes512(keys, q, shift, largest);
+    largest_lanes512(g, query, of, largest);
 }
 
 #endif

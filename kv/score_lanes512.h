@@ -17,20 +17,10 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "kv/score.h"
+#include "kv/score_call.h"
 
 #define INLINE       TARGET static inline __attribute__((always_inline))
 #define VECTOR_BYTES 64u
-
-struct call {
-    const struct kv_geometry *geometry;
-    const struct kv_query *query;
-    uint32_t terms, share; /* share: of a KV head */
-    uint32_t n_words;      /* of a head */
-    const int8_t *words;   /* the query's, [terms][head words] */
-    int32_t surplus[KV_MAX_HEADS];
-    int8_t room[KV_QUERY_WORDS_ROOM];
-};
 
 /* ---- products ------------------------------------------------------------------------------- */
 
@@ -68,50 +58,6 @@ INLINE __m512i products(const uint8_t *k, const int8_t *q, uint32_t n_words, int
     return _mm512_add_epi32(_mm512_add_epi32(a, b), _mm512_add_epi32(c, d));
 }
 
-#define TERMS_TOGETHER 8u
-
-/* Of n terms of one head, whose query words are term_bytes apart: a vector of keys is read once for
- * all of them, and each has a sum. n: a constant, for the compiler. */
-INLINE void products_of_terms(const uint8_t *k, const int8_t *q, uint32_t n_words,
-                              uint32_t term_bytes, const int32_t *surplus, uint32_t n,
-                              uint32_t bits, __m512i *out)
-{
-    __m512i sums[TERMS_TOGETHER]; /* registers: every index is a constant */
-#pragma GCC unroll 8
-    for (uint32_t t = 0; t < n; t++)
-        sums[t] = _mm512_set1_epi32(-surplus[t]);
-    for (uint32_t w = 0; w < n_words; w++, k += VECTOR_BYTES, q += 32 / bits) {
-#pragma GCC unroll 8
-        for (uint32_t t = 0; t < n; t++)
-            sums[t] = step_at(sums[t], k, q + t * term_bytes, bits);
-    }
-#pragma GCC unroll 8
-    for (uint32_t t = 0; t < n; t++)
-        out[t] = sums[t];
-}
-
-INLINE void products_together(const uint8_t *k, const int8_t *q, uint32_t n_words,
-                              uint32_t term_bytes, const int32_t *surplus, uint32_t n,
-                              uint32_t bits, __m512i *sums)
-{
-    switch (n) {
-#define CASE(N)                                                                                    \
-    case N:                                                                                        \
-        products_of_terms(k, q, n_words, term_bytes, surplus, N, bits, sums);                      \
-        break
-        CASE(2);
-        CASE(3);
-        CASE(4);
-        CASE(5);
-        CASE(6);
-        CASE(7);
-        CASE(8);
-#undef CASE
-    default: /* 1 */
-        sums[0] = products(k, q, n_words, surplus[0], bits);
-    }
-}
-
 INLINE int32_t sum_of(const int8_t *q, uint32_t n)
 {
     __m512i sums = _mm512_setzero_si512();
@@ -126,40 +72,44 @@ INLINE int32_t sum_of(const int8_t *q, uint32_t n)
 
 /* ---- terms, scores -------------------------------------------------------------------------- */
 
-struct terms { /* of tokens 0-7 and 8-15, int64 */
-    __m512i low, high;
+struct terms { /* int64, of tokens 0, 2, ... and 1, 3, ... */
+    __m512i even, odd;
 };
 
-/* Products times powers of two. */
-INLINE struct terms shifted(__m512i product, const uint8_t *exponents, uint8_t shift)
+/* 2^exponent of a head's sixteen tokens: where they are multiplied with. */
+INLINE struct terms factors_of(const uint8_t *exponents)
 {
-    __m512i bits = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)exponents));
-    bits =
-        _mm512_and_si512(_mm512_add_epi32(bits, _mm512_set1_epi32(shift)), _mm512_set1_epi32(63));
-    __m512i low = _mm512_sllv_epi64(_mm512_cvtepi32_epi64(_mm512_castsi512_si256(product)),
-                                    _mm512_cvtepu32_epi64(_mm512_castsi512_si256(bits)));
-    __m512i high = _mm512_sllv_epi64(_mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(product, 1)),
-                                     _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(bits, 1)));
-    return (struct terms){low, high};
+    __m128i most = _mm_set1_epi8(KV_KEY_EXP_MAX);
+    __m128i e = _mm_min_epu8(_mm_loadu_si128((const void *)exponents), most);
+    __m512i factors = _mm512_sllv_epi32(_mm512_set1_epi32(1), _mm512_cvtepu8_epi32(e));
+    return (struct terms){factors, _mm512_srli_epi64(factors, 32)};
 }
 
-INLINE struct terms term_of(const struct call *c, __m512i product, const uint8_t *exponents,
+/* Products times powers of two. */
+INLINE struct terms shifted(__m512i product, struct terms factors, int32_t shift)
+{
+    __m512i all = _mm512_sllv_epi32(product, _mm512_set1_epi32(shift));
+    return (struct terms){_mm512_mul_epi32(all, factors.even),
+                          _mm512_mul_epi32(_mm512_srli_epi64(all, 32), factors.odd)};
+}
+
+INLINE struct terms term_of(const struct score_call *c, __m512i product, struct terms factors,
                             uint32_t t)
 {
-    const __m512i less = _mm512_set1_epi64(c->query->offsets ? c->query->offsets[t] : 0);
-    struct terms term = shifted(product, exponents, c->query->shifts[t]);
-    return (struct terms){_mm512_sub_epi64(term.low, less), _mm512_sub_epi64(term.high, less)};
+    const __m512i less = _mm512_set1_epi64(c->offsets[t]);
+    struct terms term = shifted(product, factors, c->shifts[t]);
+    return (struct terms){_mm512_sub_epi64(term.even, less), _mm512_sub_epi64(term.odd, less)};
 }
 
 INLINE struct terms combined(struct terms a, struct terms b, bool largest)
 {
     if (largest)
-        return (struct terms){_mm512_max_epi64(a.low, b.low), _mm512_max_epi64(a.high, b.high)};
-    return (struct terms){_mm512_add_epi64(a.low, b.low), _mm512_add_epi64(a.high, b.high)};
+        return (struct terms){_mm512_max_epi64(a.even, b.even), _mm512_max_epi64(a.odd, b.odd)};
+    return (struct terms){_mm512_add_epi64(a.even, b.even), _mm512_add_epi64(a.odd, b.odd)};
 }
 
-/* kv_score16 of eight values. */
-INLINE __m128i score16_of_8(__m512i value)
+/* kv_score16 of eight values, each in 64 bits. */
+INLINE __m512i score16_of_8(__m512i value)
 {
     __m512i a = _mm512_abs_epi64(value); /* that of INT64_MIN is 2^63, read as unsigned */
     __m512i e = _mm512_sub_epi64(_mm512_set1_epi64(63), _mm512_lzcnt_epi64(a));
@@ -170,92 +120,202 @@ INLINE __m128i score16_of_8(__m512i value)
     __m512i magnitude = _mm512_mask_blend_epi64(_mm512_cmpgt_epu64_mask(a, most), a, large);
     __m512i above = _mm512_add_epi64(_mm512_set1_epi64(0x8000), magnitude);
     __m512i below = _mm512_sub_epi64(_mm512_set1_epi64(0x7fff), magnitude);
-    return _mm512_cvtepi64_epi16(_mm512_mask_blend_epi64(
-        _mm512_cmplt_epi64_mask(value, _mm512_setzero_si512()), above, below));
+    return _mm512_mask_blend_epi64(_mm512_cmplt_epi64_mask(value, _mm512_setzero_si512()), above,
+                                   below);
+}
+
+INLINE __m256i scores_of(struct terms all)
+{
+    __m512i even = _mm512_and_si512(score16_of_8(all.even), _mm512_set1_epi64(0xffff));
+    __m512i odd = _mm512_slli_epi64(score16_of_8(all.odd), 16);
+    return _mm512_cvtepi64_epi32(_mm512_or_si512(even, odd));
+}
+
+/* ---- several terms of a head ---------------------------------------------------------------- */
+
+#define TERMS_TOGETHER 8u
+#define AHEAD_BYTES    4096u /* the products of a vector of keys take longer than reading it */
+
+/* A head of a group, and the first of its terms. */
+struct head {
+    const uint8_t *k;
+    struct terms factors;
+    uint32_t first;
+};
+
+/* largest[0 .. 1]: a term's, even and odd. */
+INLINE void raise(__m512i largest[2], struct terms term)
+{
+    largest[0] = _mm512_max_epi64(largest[0], term.even);
+    largest[1] = _mm512_max_epi64(largest[1], term.odd);
+}
+
+/* `all` with n terms of a head; or each term, without its offset, raises its own `largest`, where
+ * that is not NULL. A vector of keys is read once for all terms, and each has a sum, from which the
+ * surplus is taken last: a sum that starts with it is not kept in a register (GCC 12). n, bits, and
+ * whether largest is NULL: constants, for the compiler. */
+INLINE struct terms terms_together(const struct score_call *c, struct terms all,
+                                   const struct head *h, uint32_t n, uint32_t bits,
+                                   __m512i (*largest)[2])
+{
+    const uint8_t *k = h->k;
+    const int8_t *q = c->words + h->first * c->term_bytes;
+    const uint32_t n_words = c->n_words, term_bytes = c->term_bytes;
+    __m512i sums[TERMS_TOGETHER]; /* registers: every index is a constant */
+#pragma GCC unroll 8
+    for (uint32_t t = 0; t < n; t++)
+        sums[t] = _mm512_setzero_si512();
+    for (uint32_t w = 0; w < n_words; w++, k += VECTOR_BYTES, q += 32 / bits) {
+        const uint8_t *ahead = k + AHEAD_BYTES;
+        _mm_prefetch((const void *)(ahead < c->end ? ahead : c->end), _MM_HINT_T0);
+#pragma GCC unroll 8
+        for (uint32_t t = 0; t < n; t++)
+            sums[t] = step_at(sums[t], k, q + t * term_bytes, bits);
+    }
+#pragma GCC unroll 8
+    for (uint32_t t = 0; t < n; t++) {
+        uint32_t at = h->first + t;
+        sums[t] = _mm512_sub_epi32(sums[t], _mm512_set1_epi32(c->surplus[at]));
+        if (largest)
+            raise(largest[at], shifted(sums[t], h->factors, c->shifts[at]));
+        else
+            all = combined(all, term_of(c, sums[t], h->factors, at), true);
+    }
+    return all;
+}
+
+INLINE struct terms terms_of(const struct score_call *c, struct terms all, const struct head *h,
+                             uint32_t n, uint32_t bits, __m512i (*largest)[2])
+{
+    switch (n) {
+#define CASE(N)                                                                                    \
+    case N:                                                                                        \
+        return terms_together(c, all, h, N, bits, largest)
+        CASE(2);
+        CASE(3);
+        CASE(4);
+        CASE(5);
+        CASE(6);
+        CASE(7);
+        CASE(8);
+#undef CASE
+    default:
+        return terms_together(c, all, h, 1, bits, largest);
+    }
 }
 
 /* ---- a call --------------------------------------------------------------------------------- */
 
-INLINE __m256i score_group(const struct call *c, const uint8_t *group, bool largest, uint32_t bits)
+/* One term a head: its score for sixteen tokens; `largest`, NULL or not, as in terms_together. */
+INLINE struct terms of_single_terms(const struct score_call *c, const uint8_t *group, uint32_t bits,
+                                    __m512i (*largest)[2])
 {
-    uint32_t n_words = c->n_words, share = c->share, term_bytes = n_words * (32 / bits);
-    const uint8_t *k = group + kv_group_mantissas_at(c->geometry), *exponents = group;
-    const int8_t *q = c->words;
-    __m512i none = largest ? _mm512_set1_epi64(INT64_MIN) : _mm512_setzero_si512();
+    const uint8_t *k = group + kv_group_mantissas_at(c->geometry);
+    __m512i none = c->largest ? _mm512_set1_epi64(INT64_MIN) : _mm512_setzero_si512();
     struct terms all = {none, none};
-    for (uint32_t h = 0, t = 0; h < c->geometry->n_kv_heads; h++) {
-        if (share == 1) {
-            __m512i product = products(k, q, n_words, c->surplus[h], bits);
-            all = combined(all, term_of(c, product, exponents, h), largest);
-            q += term_bytes;
-        }
-        for (uint32_t n, left = share == 1 ? 0 : share; left > 0; left -= n) {
-            __m512i sums[TERMS_TOGETHER];
-            n = left < TERMS_TOGETHER ? left : TERMS_TOGETHER;
-            products_together(k, q, n_words, term_bytes, c->surplus + t, n, bits, sums);
-            for (uint32_t i = 0; i < n; i++, t++)
-                all = combined(all, term_of(c, sums[i], exponents, t), largest);
-            q += n * term_bytes;
-        }
-        k += n_words * VECTOR_BYTES;
-        exponents += KV_GROUP_TOKENS;
+    for (uint32_t t = 0; t < c->terms; t++, k += c->n_words * VECTOR_BYTES) {
+        __m512i product =
+            products(k, c->words + t * c->term_bytes, c->n_words, c->surplus[t], bits);
+        struct terms factors = factors_of(group + t * KV_GROUP_TOKENS);
+        if (largest)
+            raise(largest[t], shifted(product, factors, c->shifts[t]));
+        else
+            all = combined(all, term_of(c, product, factors, t), c->largest);
     }
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(score16_of_8(all.low)),
-                                   score16_of_8(all.high), 1);
+    return all;
 }
 
-/* kv_largest_fn. bits: a constant, for the compiler. */
-INLINE void largest_of_bits(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
-                            int64_t *largest, uint32_t bits)
+/* Several terms a head. */
+INLINE struct terms of_several_terms(const struct score_call *c, const uint8_t *group,
+                                     uint32_t bits, __m512i (*largest)[2])
 {
-    int32_t surplus =
-        (bits == 8 ? SURPLUS8 : KV_NIBBLE_BIAS) * sum_of(q, keys->n_words * (32 / bits));
-    __m512i product = products(keys->words, q, keys->n_words, surplus, bits);
-    struct terms own = shifted(product, keys->exponents, shift);
-    struct terms all = {_mm512_loadu_si512(largest), _mm512_loadu_si512(largest + 8)};
-    all = combined(all, own, true);
-    _mm512_storeu_si512(largest, all.low);
-    _mm512_storeu_si512(largest + 8, all.high);
+    __m512i none = _mm512_set1_epi64(INT64_MIN);
+    struct terms all = {none, none};
+    struct head h = {.k = group + kv_group_mantissas_at(c->geometry)};
+    for (; h.first < c->terms; h.k += c->n_words * VECTOR_BYTES, group += KV_GROUP_TOKENS) {
+        h.factors = factors_of(group);
+        for (uint32_t n, left = c->share; left > 0; left -= n, h.first += n) {
+            n = left < TERMS_TOGETHER ? left : TERMS_TOGETHER;
+            all = terms_of(c, all, &h, n, bits, largest);
+        }
+    }
+    return all;
 }
 
-INLINE void largest_lanes512(const struct kv_group_head *keys, const int8_t *q, uint8_t shift,
-                             int64_t *largest)
+INLINE struct terms of_group(const struct score_call *c, const uint8_t *group, uint32_t bits,
+                             __m512i (*largest)[2])
 {
-    if (keys->bits == 8)
-        largest_of_bits(keys, q, shift, largest, 8);
-    else
-        largest_of_bits(keys, q, shift, largest, 4);
+    return c->share == 1 ? of_single_terms(c, group, bits, largest)
+                         : of_several_terms(c, group, bits, largest);
 }
 
 /* bits: a constant, for the compiler. */
-INLINE void score_groups(const struct call *c, const uint8_t *groups, uint32_t n, uint16_t *scores,
-                         uint32_t bits)
+INLINE void score_groups(const struct score_call *c, const uint8_t *groups, uint32_t n,
+                         uint16_t *scores, uint32_t bits)
 {
     uint32_t bytes = kv_group_bytes(c->geometry);
-    bool largest = c->query->importance != KV_IMPORTANCE_SUM;
     for (; n >= KV_GROUP_TOKENS; n -= KV_GROUP_TOKENS, groups += bytes, scores += KV_GROUP_TOKENS)
-        _mm256_storeu_si256((void *)scores, score_group(c, groups, largest, bits));
+        _mm256_storeu_si256((void *)scores, scores_of(of_group(c, groups, bits, NULL)));
     if (n > 0)
         _mm256_mask_storeu_epi16(scores, (__mmask16)((1u << n) - 1),
-                                 score_group(c, groups, largest, bits));
+                                 scores_of(of_group(c, groups, bits, NULL)));
+}
+
+INLINE void make_call(struct score_call *c, const struct kv_geometry *geometry,
+                      const struct kv_query *query, const uint8_t *end)
+{
+    int32_t one = kv_digest_bits(geometry) == 8 ? SURPLUS8 : KV_NIBBLE_BIAS;
+    score_call_make(c, geometry, query, end);
+    for (uint32_t t = 0; t < c->terms; t++)
+        c->surplus[t] = one * sum_of(c->words + t * c->term_bytes, c->term_bytes);
 }
 
 INLINE void score_lanes512(const struct kv_geometry *geometry, const struct kv_query *query,
                            const uint8_t *groups, uint32_t n, uint16_t *scores)
 {
-    uint32_t bits = kv_digest_bits(geometry);
-    uint32_t head = kv_head_words(geometry) * kv_word_dims(geometry);
-    struct call c; /* not cleared: what is read of it has been written */
-    c.geometry = geometry;
-    c.query = query;
-    c.terms = kv_query_terms(geometry, query->importance);
-    c.share = c.terms / geometry->n_kv_heads;
-    c.n_words = kv_head_words(geometry);
-    c.words = kv_query_words(geometry, c.terms, query->mantissas, c.room);
-    for (uint32_t t = 0; t < c.terms; t++)
-        c.surplus[t] = (bits == 8 ? SURPLUS8 : KV_NIBBLE_BIAS) * sum_of(c.words + t * head, head);
-    if (bits == 8)
+    struct score_call c;
+    if (n == 0)
+        return;
+    make_call(&c, geometry, query, score_call_end(geometry, groups, kv_groups_touched(0, n), 1));
+    if (kv_digest_bits(geometry) == 8)
         score_groups(&c, groups, n, scores, 8);
     else
         score_groups(&c, groups, n, scores, 4);
+}
+
+/* ---- the largest of each term --------------------------------------------------------------- */
+
+/* Tokens 0-7 and 8-15 from even and odd ones. */
+INLINE struct terms in_order(__m512i even, __m512i odd)
+{
+    const __m512i low = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0);
+    const __m512i high = _mm512_set_epi64(15, 7, 14, 6, 13, 5, 12, 4);
+    return (struct terms){_mm512_permutex2var_epi64(even, low, odd),
+                          _mm512_permutex2var_epi64(even, high, odd)};
+}
+
+INLINE void largest_lanes512(const struct kv_geometry *geometry, const struct kv_query *query,
+                             const struct kv_group_steps *of, int64_t (*largest)[KV_GROUP_TOKENS])
+{
+    uint64_t step = (uint64_t)of->every * kv_group_bytes(geometry);
+    const uint8_t *group = of->groups;
+    __m512i kept[KV_MAX_HEADS][2];
+    struct score_call c;
+    if (of->n == 0)
+        return;
+    make_call(&c, geometry, query, score_call_end(geometry, group, of->n, of->every));
+    for (uint32_t t = 0; t < c.terms; t++)
+        kept[t][0] = kept[t][1] = _mm512_set1_epi64(INT64_MIN);
+    for (uint32_t i = 0; i < of->n; i++, group += step) {
+        if (kv_digest_bits(geometry) == 8)
+            of_group(&c, group, 8, kept);
+        else
+            of_group(&c, group, 4, kept);
+    }
+    for (uint32_t t = 0; t < c.terms; t++) {
+        struct terms own = in_order(kept[t][0], kept[t][1]);
+        _mm512_storeu_si512(largest[t], _mm512_max_epi64(_mm512_loadu_si512(largest[t]), own.even));
+        _mm512_storeu_si512(largest[t] + 8,
+                            _mm512_max_epi64(_mm512_loadu_si512(largest[t] + 8), own.odd));
+    }
 }

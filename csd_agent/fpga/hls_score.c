@@ -95,6 +95,12 @@ static uint16_t score16(int64_t value)
     return (uint16_t)(value < 0 ? 0x7fffu - magnitude : 0x8000u + magnitude);
 }
 
+static uint32_t at_most(uint32_t value, uint32_t most)
+{
+#pragma HLS INLINE
+    return value < most ? value : most;
+}
+
 /* Of each KV head. */
 static uint32_t terms_in(const struct shape *shape, uint32_t pass)
 {
@@ -103,8 +109,8 @@ static uint32_t terms_in(const struct shape *shape, uint32_t pass)
     return left < HLS_TERMS ? left : HLS_TERMS;
 }
 
-/* A head's words are over: its terms in this pass, in unsigned numbers and modulo 64, so that a
- * damaged exponent gives the reference's wrong score. Where terms are summed a head has one, so
+/* A head's words are over: its terms in this pass, in unsigned numbers and with limits of shifts,
+ * so that damaged bytes give the reference's wrong score. Where terms are summed a head has one, so
  * among them the largest is right for both, and only that one meets what the beats before left. */
 static void add_terms(const struct shape *shape, const struct held *held, struct lanes *lanes,
                       uint32_t head, uint32_t pass)
@@ -120,7 +126,7 @@ static void add_terms(const struct shape *shape, const struct held *held, struct
 #pragma HLS UNROLL
             if (u >= n_terms)
                 continue;
-            uint32_t shift = (exponent + held->shifts[u][slot]) & 63u;
+            uint32_t shift = at_most(exponent, 16) + at_most(held->shifts[u][slot], 8);
             int64_t term = (int64_t)(((uint64_t)(int64_t)lanes->product[u][t] << shift) -
                                      held->offsets[u][slot]);
             if (term > largest)
