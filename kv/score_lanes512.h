@@ -134,7 +134,8 @@ INLINE __m256i scores_of(struct terms all)
 /* ---- several terms of a head ---------------------------------------------------------------- */
 
 #define TERMS_TOGETHER 8u
-#define AHEAD_BYTES    4096u /* the products of a vector of keys take longer than reading it */
+#define AHEAD_BYTES    4096u
+#define TERMS_SLOW     5u /* so many products of a vector of keys take longer than reading it */
 
 /* A head of a group, and the first of its terms. */
 struct head {
@@ -167,7 +168,8 @@ INLINE struct terms terms_together(const struct score_call *c, struct terms all,
         sums[t] = _mm512_setzero_si512();
     for (uint32_t w = 0; w < n_words; w++, k += VECTOR_BYTES, q += 32 / bits) {
         const uint8_t *ahead = k + AHEAD_BYTES;
-        _mm_prefetch((const void *)(ahead < c->end ? ahead : c->end), _MM_HINT_T0);
+        if (n >= TERMS_SLOW)
+            _mm_prefetch((const void *)(ahead < c->end ? ahead : c->end), _MM_HINT_T0);
 #pragma GCC unroll 8
         for (uint32_t t = 0; t < n; t++)
             sums[t] = step_at(sums[t], k, q + t * term_bytes, bits);
