@@ -85,7 +85,7 @@ INLINE struct terms factors_of(const uint8_t *exponents)
     return (struct terms){factors, _mm512_srli_epi64(factors, 32)};
 }
 
-/* Products times powers of two. */
+/* Products times powers of two; times the query's they fit into 32 bits (score_call.h). */
 INLINE struct terms shifted(__m512i product, struct terms factors, int32_t shift)
 {
     __m512i all = _mm512_sllv_epi32(product, _mm512_set1_epi32(shift));
@@ -145,7 +145,7 @@ struct head {
 };
 
 /* largest[0 .. 1]: a term's, even and odd. */
-INLINE void raise(__m512i largest[2], struct terms term)
+INLINE void keep_largest(__m512i largest[2], struct terms term)
 {
     largest[0] = _mm512_max_epi64(largest[0], term.even);
     largest[1] = _mm512_max_epi64(largest[1], term.odd);
@@ -179,7 +179,7 @@ INLINE struct terms terms_together(const struct score_call *c, struct terms all,
         uint32_t at = h->first + t;
         sums[t] = _mm512_sub_epi32(sums[t], _mm512_set1_epi32(c->surplus[at]));
         if (largest)
-            raise(largest[at], shifted(sums[t], h->factors, c->shifts[at]));
+            keep_largest(largest[at], shifted(sums[t], h->factors, c->shifts[at]));
         else
             all = combined(all, term_of(c, sums[t], h->factors, at), true);
     }
@@ -220,7 +220,7 @@ INLINE struct terms of_single_terms(const struct score_call *c, const uint8_t *g
             products(k, c->words + t * c->term_bytes, c->n_words, c->surplus[t], bits);
         struct terms factors = factors_of(group + t * KV_GROUP_TOKENS);
         if (largest)
-            raise(largest[t], shifted(product, factors, c->shifts[t]));
+            keep_largest(largest[t], shifted(product, factors, c->shifts[t]));
         else
             all = combined(all, term_of(c, product, factors, t), c->largest);
     }

@@ -154,7 +154,7 @@ int kv_selector_create(struct kv_selector **out, uint32_t max_tokens)
         return HILL_E_NOMEM;
     selector->max_tokens = max_tokens;
 #if defined(__x86_64__)
-    selector->wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+    selector->wide = __builtin_cpu_supports("avx2");
 #endif
     selector->present = (uint64_t *)(selector + 1);
     selector->scores = (uint16_t *)(selector->present + bitmap_words(max_tokens));

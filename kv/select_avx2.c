@@ -11,7 +11,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define TARGET  __attribute__((target("avx2,popcnt")))
+#define TARGET  __attribute__((target("avx2")))
 #define LANES   16u
 #define COUNTED (1u << 19) /* scores, of which a 16-bit lane counts at most 2^14 */
 

@@ -1,6 +1,6 @@
 /*
  * kv/select_lanes.h - what select.c calls in select_avx2.c; nobody else includes it. They may be
- * called where the CPU has AVX2 and POPCNT.
+ * called where the CPU has AVX2.
  */
 #pragma once
 
