@@ -72,11 +72,11 @@ INLINE int32_t sum_of(const int8_t *q, uint32_t n)
 
 /* ---- terms, scores -------------------------------------------------------------------------- */
 
-struct terms { /* int64, of tokens 0, 2, ... and 1, 3, ... */
+struct terms { /* in 64 bits, of tokens 0, 2, ... and 1, 3, ... */
     __m512i even, odd;
 };
 
-/* 2^exponent of a head's sixteen tokens: where they are multiplied with. */
+/* 2^exponent of a head's sixteen keys: in the lower halves of the lanes, as products are. */
 INLINE struct terms factors_of(const uint8_t *exponents)
 {
     __m128i most = _mm_set1_epi8(KV_KEY_EXP_MAX);

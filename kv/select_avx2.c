@@ -62,7 +62,7 @@ TARGET uint32_t kv_select_list_avx2(const uint16_t *scores, uint32_t first, uint
         for (bits &= 0x55555555u; bits; bits &= bits - 1) { /* two a lane */
             uint32_t at = p + (uint32_t)__builtin_ctz(bits) / 2;
             bool left_out = skip > 0 && scores[at] == least;
-            positions[n] = at;
+            positions[n] = at; /* has room: after one that is left out, newer ones come */
             skip -= left_out;
             n += !left_out;
         }

@@ -10,7 +10,7 @@
 uint32_t kv_select_count_avx2(const uint16_t *scores, uint32_t n, uint16_t least);
 
 /* Positions first .. end - 1 whose scores[position] is `least` or more, ascending, but for the
- * first `skip` of just that score; returns how many. */
+ * first `skip` of just that score, after which there must be one more; returns how many. */
 uint32_t kv_select_list_avx2(const uint16_t *scores, uint32_t first, uint32_t end, uint16_t least,
                              uint32_t skip, uint32_t *positions);
 

@@ -368,6 +368,8 @@ static void largest_terms_are_the_references(kv_largest_fn *largest)
             groups[i] = round % 4 ? (uint8_t)rand() : 0x80;
         for (uint32_t i = 0; i < s.terms * KV_GROUP_TOKENS; i++)
             ((int64_t *)expected)[i] = rand() % 2 ? INT64_MIN : (int64_t)rand() << rand() % 32;
+        for (uint32_t t = 0; round % 2 && t < s.terms; t++)
+            s.shifts[t] = (uint8_t)rand();
         memcpy(got, expected, room);
         of.groups = groups;
         kv_largest_reference(&s.g, &s.query, &of, expected);
