@@ -28,8 +28,8 @@
 #else
 #define STREAM(value, p) (*(p) = (value))
 #endif
-/* Entries that are on their way to the cache while one is scored: as many as have 6 KiB of keys and
- * values of the task's heads (docs/decisions/registers.md). */
+/* Entries that are on their way to the cache while one is scored: one more than have 6 KiB of keys
+ * and values of the task's heads (docs/decisions/registers.md). */
 #define AHEAD (6144 / (BLOCK_HEADS * HEAD_DIM * 4) + 1)
 
 /* What the norm before a product makes of its result, for each row (norm_result). */

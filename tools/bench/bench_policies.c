@@ -536,6 +536,7 @@ int main(int argc, char **argv)
         if (parts[i].c.rounds)
             print_bars(&parts[i].c);
     }
-    policy_bytes(&o);
+    if (!bench_is_set("PREPARE"))
+        policy_bytes(&o);
     return 0;
 }
