@@ -465,6 +465,30 @@ static void flip(uint8_t *bytes, uint64_t n)
     bytes[draw((uint32_t)n)] ^= (uint8_t)(1u << draw(8));
 }
 
+/* The check of the slot that a location word names; of none all zeros. */
+static struct hkm_check check_named(const struct hkm *h, uint32_t word)
+{
+    uint32_t slot = hkm_slot(word);
+    if (hkm_tag(word) == HKM_HOT && slot < BLOCKS * 64)
+        return h->checks[slot];
+    if (hkm_tag(word) == HKM_COLD && slot < COLD)
+        return h->cold_checks[slot];
+    return (struct hkm_check){0};
+}
+
+/* A bit of a location word, but none that makes the word name a slot in which this very entry was
+ * before: the check that still stands there is the entry's. */
+static void flip_word(struct hkm *h, uint64_t at)
+{
+    uint32_t word = h->words[at];
+    struct hkm_check was = check_named(h, word), is;
+    do {
+        h->words[at] = word;
+        flip((uint8_t *)&h->words[at], sizeof *h->words);
+        is = check_named(h, h->words[at]);
+    } while (memcmp(&was, &is, sizeof is) == 0);
+}
+
 /* Somewhere in what a successor reads of sequence 0; true: in what it certainly uses. */
 static bool flip_something(void)
 {
@@ -475,7 +499,7 @@ static bool flip_something(void)
     bool hot = hkm_tag(word) == HKM_HOT;
     switch (draw(5)) {
     case 0:
-        flip((uint8_t *)&h->words[at], sizeof *h->words);
+        flip_word(h, at);
         return true;
     case 1:
         flip((uint8_t *)(hot ? &h->checks[slot] : &h->cold_checks[slot]), KV_CHECK_BYTES);
@@ -540,7 +564,7 @@ static void damage_one(uint32_t layer, uint32_t p)
     if (hkm_tag(word) == HKM_COLD)
         flip((uint8_t *)&h->cold_checks[slot].bound, 4);
     else if (draw(2))
-        flip((uint8_t *)&h->words[(uint64_t)hkm_list_index(h, 0, layer) * CTX + p], 4);
+        flip_word(h, (uint64_t)hkm_list_index(h, 0, layer) * CTX + p);
     else
         flip(hkm_entry(h, slot), ENTRY);
 }
