@@ -5,10 +5,10 @@
  * What: hillinfer beside every policy that the coordinator accepts (oracle left out: it costs what
  * h2o costs and is no system), with the same M_0, which all of them fill, the same share of the
  * context kept on the GPU and the same alpha. Each has its best setting, found before by a sweep
- * that is printed: what is hot, guesses, and how much of M_0 holds digests, each with the others;
- * one round each, then three of the best two. What the pipeline refuses is printed as refused.
- * prefetch stands there with InfiniGen's 3 of 10 columns, too; h2o, prefetch and leoam with the
- * alphas at which they answer as well as hillinfer ("as right").
+ * that is printed: what is hot, guesses, and how much of M_0 holds digests, each with the others
+ * (INT4's by a sweep of their own); one round each, then three of the best two. What the pipeline
+ * refuses is printed as refused. prefetch stands there with InfiniGen's 3 of 10 columns, too; h2o,
+ * prefetch and leoam with the alphas at which they answer as well as hillinfer ("as right").
  * hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a plain SSD, with
  * the same M_0 (the drive's DRAM is extra then): by this row its bar is judged. Once it has as much
  * DRAM in all: that row is there to compare. Which KV and how many rows: KV="NAME:ROWS ..."
@@ -18,6 +18,7 @@
  * fewer than five rounds a sweep's one round decides. Concurrency: one thread. Failure: as
  * point.h.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,41 +52,49 @@
 #define EACH_ALONE  "hillinfer, " ALONE
 #define AS_INT4     "as right as INT4" /* of a rival's row that has less to equal */
 
-#define SETTINGS_MAX 10u
+#define SETTINGS_MAX 14u
 #define FINAL_LEAST  5u /* rounds of a table that is worth finals */
 #define FINAL_ROUNDS 3u /* of the best two settings, which one round does not tell apart */
 
 struct setting {
     const char *name, *options;
-    double digests; /* share of the cold digests that M_0 holds */
+    double digests; /* share of all tokens' digests that M_0 has room for */
     double alpha;   /* 0: ALPHA */
 };
 
-/* With all of them in M_0 there is hardly room for an entry. */
-#define DIGEST_SETTINGS(placement)                                                                 \
-    {placement ", no digests in M_0", "--placement " placement " --speculate on", 0},              \
-        {placement ", 1/4 of them", "--placement " placement " --speculate on", 0.25},             \
-        {placement ", 1/2", "--placement " placement " --speculate on", 0.5},                      \
-        {placement ", 3/4", "--placement " placement " --speculate on", 0.75},                     \
+/* "All" leaves hardly room for an INT8 digest's entries; four fifths are all cold ones where the
+ * hot share is what it is without digests in M_0. */
+#define DIGEST_SETTING(placement, name, share)                                                     \
     {                                                                                              \
-        placement ", all", "--placement " placement " --speculate on", 1                           \
+        placement ", " name, "--placement " placement " --speculate on", share                     \
     }
+#define DIGEST_SETTINGS(placement)                                                                 \
+    DIGEST_SETTING(placement, "no digests in M_0", 0),                                             \
+        DIGEST_SETTING(placement, "1/5 of all", .2), DIGEST_SETTING(placement, "2/5", .4),         \
+        DIGEST_SETTING(placement, "3/5", .6), DIGEST_SETTING(placement, "4/5", .8),                \
+        DIGEST_SETTING(placement, "9/10", .9), DIGEST_SETTING(placement, "all", 1)
 
 static const struct bar {
-    const char *policy;
+    const char *name, *policy;
+    uint32_t digest_bits;
     double asked, least; /* how often hillinfer must be as fast */
     /* what is tried of the rival, up to one without a name; the first is what it has where nothing
      * was tried */
     struct setting settings[SETTINGS_MAX + 1];
 } bars[] = {
-    {"hillinfer", 0, 0, {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}},
+    {"hillinfer", "hillinfer", 8, 0, 0, {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}},
+    {FOUR_BITS, "hillinfer", 4, 0, 0, {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}},
     /* attends to everything, so a guess is always right: the next layer's entries come while this
      * one is computed */
     {"full",
+     "full",
+     8,
      4.21,
      2,
      {{"one layer at a time", "--speculate off", 0}, {"guesses", "--speculate on", 0}}},
     {"h2o",
+     "h2o",
+     8,
      4.21,
      2,
      {{"bkp", "--placement bkp --speculate off", 0},
@@ -93,18 +102,33 @@ static const struct bar {
       {"bkp, guesses", "--placement bkp --speculate on", 0},
       {"recency, guesses", "--placement recency --speculate on", 0}}},
     {"prefetch",
+     "prefetch",
+     8,
      4.21,
      2,
      {{"bkp", "--placement bkp --speculate on", 0},
       {"recency", "--placement recency --speculate on", 0}}},
     {"leoam",
+     "leoam",
+     8,
      4.21,
      2,
      {{"bkp", "--placement bkp --speculate off", 0},
       {"recency", "--placement recency --speculate off", 0},
       {"bkp, guesses", "--placement bkp --speculate on", 0},
       {"recency, guesses", "--placement recency --speculate on", 0}}},
-    {COMPARISON_HOST_DIGEST, 1.5, 1.1, {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}}};
+    {COMPARISON_HOST_DIGEST,
+     COMPARISON_HOST_DIGEST,
+     8,
+     1.5,
+     1.1,
+     {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}},
+    {HOST_BITS,
+     COMPARISON_HOST_DIGEST,
+     4,
+     1.5,
+     1.1,
+     {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}}};
 #define BARS (sizeof bars / sizeof *bars)
 #define OURS 0 /* all others are rivals */
 
@@ -132,10 +156,22 @@ static double hot_share = COMPARISON_HOT_SHARE;
 
 /* ---- what is compared ---- */
 
-static double cold_digest_bytes(const struct point *p)
+static bool is_ours(const struct bar *bar)
 {
-    const struct kv_geometry *g = &p->kv->geometry;
-    return (1 - hot_share) * p->rows * p->tokens * (double)g->n_layers * kv_digest_bytes(g);
+    return strcmp(bar->policy, "hillinfer") == 0;
+}
+
+static double digest_bytes(const struct part *p, uint32_t digest_bits)
+{
+    struct kv_geometry g = p->kv.geometry;
+    g.digest_bits = digest_bits;
+    return (double)p->rows * p->kv.tokens * g.n_layers * kv_digest_bytes(&g);
+}
+
+/* The drive's DRAM. */
+static double dram_bytes(const struct part *p, uint32_t digest_bits)
+{
+    return DRAM_SHARE * (1 - hot_share) * digest_bytes(p, digest_bits);
 }
 
 /* Entries of a page of flash: --granularity of every row that selects. */
@@ -151,10 +187,10 @@ static uint32_t entries_of_a_page(const struct workload *kv)
 /* beta: hillinfer's own; others fill M_0, which counts more than beta. digests: of cold tokens in
  * the host's memory, a part of M_0. */
 static struct method *add(struct part *p, struct comparison *c, const char *name,
-                          const char *policy, const struct setting *how, double more_mb)
+                          const struct bar *bar, const struct setting *how, double more_mb)
 {
     struct point like = {.kv = &p->kv,
-                         .policy = policy,
+                         .policy = bar->policy,
                          .tokens = p->kv.tokens,
                          .rows = p->rows,
                          .steps = steps,
@@ -163,18 +199,21 @@ static struct method *add(struct part *p, struct comparison *c, const char *name
                          .options = "",
                          .label = ""};
     struct method *m = comparison_add(c, name, &like, 0);
-    bool ours = strcmp(policy, "hillinfer") == 0;
-    double digests = how->digests * cold_digest_bytes(&like) / MIB;
+    double digests = how->digests * digest_bytes(p, bar->digest_bits) / MIB;
     int n = snprintf(m->options, sizeof m->options,
                      "--alpha %g --gpu-keep %g --granularity %u --beta %s --hot-mb %.2f",
                      how->alpha > 0 ? how->alpha : ALPHA, ALPHA,
-                     strstr(name, ALONE) ? 1 : entries_of_a_page(&p->kv), ours ? "auto" : "1000",
+                     strstr(name, ALONE) ? 1 : entries_of_a_page(&p->kv),
+                     is_ours(bar) ? "auto" : "1000",
                      point_hot_mb(&like, PLACEMENT_BKP, hot_share, ALPHA, true) + more_mb);
     if (*how->options)
         n += snprintf(m->options + n, sizeof m->options - (size_t)n, " %s", how->options);
     if (digests > 0)
-        snprintf(m->options + n, sizeof m->options - (size_t)n, " --digest-mb %.2f", digests);
-    comparison_set_dram(m, ours ? DRAM_SHARE * cold_digest_bytes(&like) : 0);
+        n += snprintf(m->options + n, sizeof m->options - (size_t)n, " --digest-mb %.2f", digests);
+    if (bar->digest_bits != 8)
+        snprintf(m->options + n, sizeof m->options - (size_t)n, " --score-bits %u",
+                 bar->digest_bits);
+    comparison_set_dram(m, is_ours(bar) ? dram_bytes(p, bar->digest_bits) : 0);
     return m;
 }
 
@@ -184,25 +223,26 @@ static void add_option(struct method *m, const char *option)
     snprintf(m->options + n, sizeof m->options - n, " %s", option);
 }
 
-static bool is_asked(size_t bar)
-{
-    return point_offers("policy", bars[bar].policy) &&
-           (bar == OURS || bench_is_asked("POLICIES", bars[bar].policy));
-}
-
 static bool is_variant(const char *name)
 {
     return bench_is_asked("VARIANTS", name);
+}
+
+static bool is_asked(const struct bar *bar)
+{
+    return point_offers("policy", bar->policy) &&
+           (is_ours(bar) || bench_is_asked("POLICIES", bar->policy)) &&
+           (bar->digest_bits == 8 || is_variant(bar->name));
 }
 
 static void add_sweep(struct part *p, size_t bar)
 {
     struct comparison *c = &p->sweeps[bar];
     snprintf(c->name, sizeof c->name, "%.63s x %u, settings of %s", p->kv.name, p->rows,
-             bars[bar].policy);
+             bars[bar].name);
     for (const struct setting *s = bars[bar].settings; s->name; s++)
         if (bench_is_asked("SETTINGS", s->name))
-            add(p, c, s->name, bars[bar].policy, s, 0)->may_refuse = true;
+            add(p, c, s->name, &bars[bar], s, 0)->may_refuse = true;
 }
 
 /* By its median, of those that were not refused, but not `but`; c->n: there is none. */
@@ -238,10 +278,10 @@ static void add_final(struct part *p, size_t bar)
     if (two[0] == sweep->n || two[1] == sweep->n)
         return;
     snprintf(c->name, sizeof c->name, "%.63s x %u, best two settings of %s", p->kv.name, p->rows,
-             bars[bar].policy);
+             bars[bar].name);
     for (uint32_t i = 0; i < 2; i++) {
         const struct setting *s = setting_of(bar, &sweep->methods[two[i]]);
-        add(p, c, s->name, bars[bar].policy, s, 0)->may_refuse = true;
+        add(p, c, s->name, &bars[bar], s, 0)->may_refuse = true;
     }
 }
 
@@ -266,61 +306,51 @@ static void add_as_right(struct part *p, const struct bar *bar, const struct set
             struct setting how = *best;
             how.alpha = as_right[i].alpha;
             /* M_0 may lack room for what it stages */
-            add(p, &p->c, as_right[i].name, bar->policy, &how, 0)->may_refuse = true;
+            add(p, &p->c, as_right[i].name, bar, &how, 0)->may_refuse = true;
         }
 }
 
-/* Of DRAM_SHARE of the cold digests, INT8. */
-static double dram_bytes(const struct part *p)
+/* Rows beside ours; best: its setting. */
+static void add_variants(struct part *p, const struct setting *best)
 {
-    const struct point shape = {.kv = &p->kv, .tokens = p->kv.tokens, .rows = p->rows};
-    return DRAM_SHARE * cold_digest_bytes(&shape);
+    const struct bar *ours = &bars[OURS];
+    struct setting none = *best;
+    none.digests = 0;
+    if (best->digests > 0 && is_variant(NO_DIGESTS))
+        add(p, &p->c, NO_DIGESTS, ours, &none, 0);
+    if (is_variant(EACH_ALONE))
+        add(p, &p->c, EACH_ALONE, ours, best, 0);
+    if (p->rows > 1 && is_variant(ONE_ROW))
+        add_option(add(p, &p->c, ONE_ROW, ours, best, 0), "--rows-in-flight 1");
+    if (p->rows > 2 && is_variant(TWO_ROWS))
+        add_option(add(p, &p->c, TWO_ROWS, ours, best, 0), "--rows-in-flight 2");
 }
 
-/* Further rows of host-digest; how: its best setting. */
-static void add_host_digests(struct part *p, struct setting *how)
+/* With the drive's DRAM, too, for digests as long as some are not in M_0. */
+static void add_equal_dram(struct part *p, const struct bar *bar, const struct setting *best)
 {
-    struct setting more = *how;
-    more.digests += DRAM_SHARE; /* the drive's DRAM, for digests alone */
-    how->digests /= 2;
-    if (is_variant(HOST_BITS))
-        add_option(add(p, &p->c, HOST_BITS, COMPARISON_HOST_DIGEST, how, 0), "--score-bits 4");
+    struct setting more = *best;
+    more.digests = fmin(more.digests + DRAM_SHARE * (1 - hot_share), 1);
     if (is_variant(EQUAL_DRAM))
-        add(p, &p->c, EQUAL_DRAM, COMPARISON_HOST_DIGEST, &more, dram_bytes(p) / MIB);
+        add(p, &p->c, EQUAL_DRAM, bar, &more, dram_bytes(p, bar->digest_bits) / MIB);
 }
 
 static void add_methods(struct part *p)
 {
-    const struct setting best = *best_of(p, OURS);
-    struct comparison *c = &p->c;
-    struct setting how = best;
-    snprintf(c->name, sizeof c->name, "%.63s x %u", p->kv.name, p->rows);
-    add(p, c, "hillinfer", "hillinfer", &best, 0);
-    how.digests = 0;
-    if (best.digests > 0 && is_variant(NO_DIGESTS))
-        add(p, c, NO_DIGESTS, "hillinfer", &how, 0);
-    if (is_variant(EACH_ALONE))
-        add(p, c, EACH_ALONE, "hillinfer", &best, 0);
-    how.digests = best.digests / 2;
-    if (is_variant(FOUR_BITS)) {
-        struct method *four_bits = add(p, c, FOUR_BITS, "hillinfer", &how, 0);
-        comparison_set_dram(four_bits, dram_bytes(p) / 2);
-        add_option(four_bits, "--score-bits 4");
-    }
-    if (p->rows > 1 && is_variant(ONE_ROW))
-        add_option(add(p, c, ONE_ROW, "hillinfer", &best, 0), "--rows-in-flight 1");
-    if (p->rows > 2 && is_variant(TWO_ROWS))
-        add_option(add(p, c, TWO_ROWS, "hillinfer", &best, 0), "--rows-in-flight 2");
-    for (size_t b = OURS + 1; b < BARS; b++) {
-        if (!is_asked(b))
+    snprintf(p->c.name, sizeof p->c.name, "%.63s x %u", p->kv.name, p->rows);
+    for (size_t b = 0; b < BARS; b++) {
+        const struct bar *bar = &bars[b];
+        const struct setting best = *best_of(p, b);
+        if (!is_asked(bar))
             continue;
-        how = *best_of(p, b);
-        add(p, c, bars[b].policy, bars[b].policy, &how, 0);
-        if (strcmp(bars[b].policy, "prefetch") == 0 && is_variant(FEW_COLUMNS))
-            add(p, c, FEW_COLUMNS, bars[b].policy, &how, 0)->point.hook = FEW_HOOK;
-        add_as_right(p, &bars[b], &how);
-        if (strcmp(bars[b].policy, COMPARISON_HOST_DIGEST) == 0)
-            add_host_digests(p, &how);
+        add(p, &p->c, bar->name, bar, &best, 0);
+        add_as_right(p, bar, &best);
+        if (b == OURS)
+            add_variants(p, &best);
+        if (strcmp(bar->name, "prefetch") == 0 && is_variant(FEW_COLUMNS))
+            add(p, &p->c, FEW_COLUMNS, bar, &best, 0)->point.hook = FEW_HOOK;
+        if (strcmp(bar->name, COMPARISON_HOST_DIGEST) == 0)
+            add_equal_dram(p, bar, &best);
     }
 }
 
@@ -348,7 +378,7 @@ static void measure(const struct bench_options *o)
         if (!p->there)
             continue;
         for (size_t b = 0; b < BARS; b++)
-            if (is_asked(b) && bars[b].settings[0].name)
+            if (is_asked(&bars[b]) && bars[b].settings[0].name)
                 add_sweep(p, b);
         for (size_t b = 0; b < BARS; b++)
             if (p->sweeps[b].n) {
@@ -423,7 +453,7 @@ static void print_sweeps(const struct part *p)
             any ? "; "
                 : "\nSettings that were tried, ms a step, one round each; a second list is of the "
                   "best two: ",
-            bars[b].policy);
+            bars[b].name);
         if (c->rounds)
             print_settings(c, best);
         else
@@ -448,27 +478,36 @@ static bool is_paired(const struct method *m, const struct method *ours)
            (strcmp(ours->name, TWO_ROWS) == 0 || strcmp(ours->name, NO_DIGESTS) == 0);
 }
 
+/* What is asked of the policy. */
+static const struct bar *bar_of(const struct method *m)
+{
+    const struct bar *bar = bars;
+    while (strcmp(bar->policy, m->point.policy) != 0)
+        bar++;
+    return bar;
+}
+
 static void print_bars(const struct comparison *c)
 {
     const struct method *ours = &c->methods[0];
     printf("\n| step of | times that of | | quartiles | asked | floor | |\n"
            "|---|---|---:|---:|---:|---:|---|\n");
-    for (uint32_t i = 1; i < c->n; i++)
-        for (size_t b = OURS + 1; b < BARS; b++) {
-            const struct method *m = &c->methods[i];
-            if (strcmp(m->point.policy, bars[b].policy) != 0 || comparison_was_refused(m))
-                continue;
-            print_bar(m, ours, &bars[b]);
-            for (uint32_t k = 1; k < i; k++)
-                if (is_paired(m, &c->methods[k]))
-                    print_bar(m, &c->methods[k], &bars[b]);
-        }
+    for (uint32_t i = 1; i < c->n; i++) {
+        const struct method *m = &c->methods[i];
+        const struct bar *bar = bar_of(m);
+        if (is_ours(bar) || comparison_was_refused(m))
+            continue;
+        print_bar(m, ours, bar);
+        for (uint32_t k = 1; k < i; k++)
+            if (is_paired(m, &c->methods[k]))
+                print_bar(m, &c->methods[k], bar);
+    }
 }
 
 static void print_missing_policies(void)
 {
     for (size_t b = 0; b < BARS; b++)
-        if (!point_offers("policy", bars[b].policy))
+        if (bars[b].digest_bits == 8 && !point_offers("policy", bars[b].policy))
             printf("There is no policy %s here: it has no row.\n", bars[b].policy);
 }
 
@@ -480,12 +519,12 @@ static void print_head(void)
         "row restores; then %u steps of all rows), under each policy: the same M_0 (a hot share "
         "of %.1f), `--alpha %g --gpu-keep %g --granularity G`, G as many tokens as have their "
         "entries on a page of flash (the row \"each token for itself\": 1). hillinfer: `--beta "
-        "auto`, queries guessed a "
-        "layer ahead, and a drive with DRAM for a quarter of the cold digests (half of that "
-        "with INT4), extra to M_0. The others are on a plain SSD. Each has the fastest of the "
-        "settings that are listed below the table; prefetch keeps its columns on flash alone "
-        "(`--digest-mb` holds digests). The row \"no digests in M_0\" differs from "
-        "the first in that alone: all cold tokens are scored by the drive. "
+        "auto`, queries guessed a layer ahead, and a drive with DRAM for a quarter of the cold "
+        "digests, extra to M_0. The others are on a plain SSD. Each has the fastest of the "
+        "settings that are listed below the table, in which shares are of all tokens' digests "
+        "(INT4's of INT4 ones): so many have room in M_0. prefetch keeps its columns on flash "
+        "alone (`--digest-mb` holds digests). The row \"no digests in M_0\" differs from the first "
+        "in that alone: all cold tokens are scored by the drive. "
         "host-digest's bar is of the row with the same M_0; the one with as much DRAM in all "
         "has none. InfiniGen keeps 3 of 10 columns (of rotated weights, which are not here: "
         "`docs/policies.md` says what that does to answers), prefetch half; the time of 3 of 10 is "

@@ -14,7 +14,7 @@
 #include "tools/bench/point.h"
 #include "base/csd_model.h"
 
-#define COMPARISON_METHODS_MAX 16u
+#define COMPARISON_METHODS_MAX 20u
 #define COMPARISON_HOT_SHARE   0.2           /* of the entries, by M_0 */
 #define COMPARISON_HOST_DIGEST "host-digest" /* the policy that hillinfer's drive competes with */
 #define COMPARISON_SCORE                                                                           \

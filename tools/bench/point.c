@@ -19,7 +19,9 @@
 
 #define CHUNK_MAX  4096u /* of the prefill: few, because the rows before decode between two */
 #define CHUNK_MIN  256u
-#define SLACK      320u /* steps of the other rows beyond that, until they are looked at */
+#define SLACK      320u  /* steps of the other rows beyond that, until they are looked at */
+#define SLACK_FEW  3072u /* with few tokens: a step takes a millisecond, a client's start as ever */
+#define FEW_TOKENS 4096u /* below it */
 #define STEPS_ROOM 64u
 #define TURNS      40u /* of a real session that is restored while others decode, at most */
 #define SINKS      4u  /* as they are by default, like the next */
@@ -177,7 +179,7 @@ static uint32_t steps_of_others(const struct point *p)
 {
     uint32_t chunks = (p->tokens + chunk_of(p) - 1) / chunk_of(p);
     uint32_t turns = p->kv ? TURNS : (chunks + 1) * POINT_LAYERS;
-    return p->rows * turns + p->steps + SLACK;
+    return p->rows * turns + p->steps + (p->tokens < FEW_TOKENS ? SLACK_FEW : SLACK);
 }
 
 static uint32_t context_of(const struct point *p)
