@@ -14,9 +14,9 @@
  * DRAM in all: that row is there to compare. Which KV and how many rows: KV="NAME:ROWS ..."
  * (workload.h); POLICIES="words" chooses what stands beside hillinfer, SETTINGS="words" what is
  * tried of each, VARIANTS="words" which further rows of a policy there are, by parts of names;
- * STEPS=N; rounds and their variables: comparison.h (a sweep's name has the word "settings"). With
- * fewer than five rounds a sweep's one round decides. Concurrency: one thread. Failure: as
- * point.h.
+ * STEPS=N; HOT_SHARE=0.05 is another M_0; rounds and their variables: comparison.h (a sweep's name
+ * has the word "settings"). With fewer than five rounds a sweep's one round decides. Concurrency:
+ * one thread. Failure: as point.h.
  */
 #include <math.h>
 #include <stdio.h>
@@ -152,7 +152,7 @@ static struct part {
     bool there;
 } parts[KV_MAX];
 static uint32_t n_parts, steps;
-static double hot_share = COMPARISON_HOT_SHARE;
+static double hot_share;
 
 /* ---- what is compared ---- */
 
@@ -235,11 +235,18 @@ static bool is_asked(const struct bar *bar)
            (bar->digest_bits == 8 || is_variant(bar->name));
 }
 
+static void name_it(const struct part *p, struct comparison *c, const char *what, const char *of)
+{
+    int n = snprintf(c->name, sizeof c->name, "%.63s x %u", p->kv.name, p->rows);
+    if (bench_is_set("HOT_SHARE"))
+        n += snprintf(c->name + n, sizeof c->name - (size_t)n, ", hot share %g", hot_share);
+    snprintf(c->name + n, sizeof c->name - (size_t)n, "%s%s", what, of);
+}
+
 static void add_sweep(struct part *p, size_t bar)
 {
     struct comparison *c = &p->sweeps[bar];
-    snprintf(c->name, sizeof c->name, "%.63s x %u, settings of %s", p->kv.name, p->rows,
-             bars[bar].name);
+    name_it(p, c, ", settings of ", bars[bar].name);
     for (const struct setting *s = bars[bar].settings; s->name; s++)
         if (bench_is_asked("SETTINGS", s->name))
             add(p, c, s->name, &bars[bar], s, 0)->may_refuse = true;
@@ -277,8 +284,7 @@ static void add_final(struct part *p, size_t bar)
     two[1] = fastest(sweep, two[0]);
     if (two[0] == sweep->n || two[1] == sweep->n)
         return;
-    snprintf(c->name, sizeof c->name, "%.63s x %u, best two settings of %s", p->kv.name, p->rows,
-             bars[bar].name);
+    name_it(p, c, ", best two settings of ", bars[bar].name);
     for (uint32_t i = 0; i < 2; i++) {
         const struct setting *s = setting_of(bar, &sweep->methods[two[i]]);
         add(p, c, s->name, &bars[bar], s, 0)->may_refuse = true;
@@ -337,7 +343,7 @@ static void add_equal_dram(struct part *p, const struct bar *bar, const struct s
 
 static void add_methods(struct part *p)
 {
-    snprintf(p->c.name, sizeof p->c.name, "%.63s x %u", p->kv.name, p->rows);
+    name_it(p, &p->c, "", "");
     for (size_t b = 0; b < BARS; b++) {
         const struct bar *bar = &bars[b];
         const struct setting best = *best_of(p, b);
@@ -352,6 +358,16 @@ static void add_methods(struct part *p)
         if (strcmp(bar->name, COMPARISON_HOST_DIGEST) == 0)
             add_equal_dram(p, bar, &best);
     }
+}
+
+static double choose_hot_share(const struct bench_options *o)
+{
+    if (!bench_is_set("HOT_SHARE"))
+        return o->quick ? HOT_QUICK : COMPARISON_HOT_SHARE;
+    double share = atof(getenv("HOT_SHARE"));
+    if (!(share > 0 && share < 1))
+        bench_fail("HOT_SHARE is '%s', not a number between 0 and 1", getenv("HOT_SHARE"));
+    return share;
 }
 
 static void open_parts(const struct bench_options *o)
@@ -517,7 +533,7 @@ static void print_head(void)
         "## Policies\n\n"
         "A decode step on real KV (a text's first tokens, read once into a session that every "
         "row restores; then %u steps of all rows), under each policy: the same M_0 (a hot share "
-        "of %.1f), `--alpha %g --gpu-keep %g --granularity G`, G as many tokens as have their "
+        "of %g), `--alpha %g --gpu-keep %g --granularity G`, G as many tokens as have their "
         "entries on a page of flash (the row \"each token for itself\": 1). hillinfer: `--beta "
         "auto`, queries guessed a layer ahead, and a drive with DRAM for a quarter of the cold "
         "digests, extra to M_0. The others are on a plain SSD. Each has the fastest of the "
@@ -556,10 +572,9 @@ int main(int argc, char **argv)
 {
     struct bench_options o = bench_start("policies", argc, argv);
     point_prepare(&o);
-    if (o.quick) {
-        hot_share = HOT_QUICK;
+    if (o.quick)
         o.rounds = 1;
-    }
+    hot_share = choose_hot_share(&o);
     steps = comparison_steps(&o, STEPS);
     open_parts(&o);
     measure(&o);
