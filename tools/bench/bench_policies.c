@@ -62,8 +62,8 @@ struct setting {
     double alpha;   /* 0: ALPHA */
 };
 
-/* "All" leaves hardly room for an INT8 digest's entries; four fifths are all cold ones where the
- * hot share is what it is without digests in M_0. */
+/* With all INT8 digests M_0 has hardly room for an entry. A hot share of 0.2 leaves four fifths of
+ * the tokens cold; the more digests M_0 holds, the more tokens are. */
 #define DIGEST_SETTING(placement, name, share)                                                     \
     {                                                                                              \
         placement ", " name, "--placement " placement " --speculate on", share                     \
