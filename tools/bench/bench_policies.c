@@ -70,7 +70,7 @@ struct setting {
     }
 #define DIGEST_SETTINGS(placement)                                                                 \
     DIGEST_SETTING(placement, "no digests in M_0", 0),                                             \
-        DIGEST_SETTING(placement, "1/5 of all", .2), DIGEST_SETTING(placement, "2/5", .4),         \
+        DIGEST_SETTING(placement, "1/5 of them", .2), DIGEST_SETTING(placement, "2/5", .4),        \
         DIGEST_SETTING(placement, "3/5", .6), DIGEST_SETTING(placement, "4/5", .8),                \
         DIGEST_SETTING(placement, "9/10", .9), DIGEST_SETTING(placement, "all", 1)
 
