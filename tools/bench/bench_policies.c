@@ -6,7 +6,7 @@
  * h2o costs and is no system), with the same M_0, which all of them fill, the same share of the
  * context kept on the GPU and the same alpha. Each has its best setting, found before by a sweep
  * that is printed: what is hot, guesses, and how much of M_0 holds digests, each with the others
- * (INT4's by a sweep of their own); one round each, then three of the best two. What the pipeline
+ * (INT4 has a sweep of its own); one round each, then three of the best two. What the pipeline
  * refuses is printed as refused. prefetch stands there with InfiniGen's 3 of 10 columns, too; h2o,
  * prefetch and leoam with the alphas at which they answer as well as hillinfer ("as right").
  * hillinfer's drive has DRAM for a quarter of the cold digests; host-digest has a plain SSD, with
@@ -14,9 +14,9 @@
  * DRAM in all: that row is there to compare. Which KV and how many rows: KV="NAME:ROWS ..."
  * (workload.h); POLICIES="words" chooses what stands beside hillinfer, SETTINGS="words" what is
  * tried of each, VARIANTS="words" which further rows of a policy there are, by parts of names;
- * STEPS=N; HOT_SHARE=0.05 is another M_0; rounds and their variables: comparison.h (a sweep's name
- * has the word "settings"). With fewer than five rounds a sweep's one round decides. Concurrency:
- * one thread. Failure: as point.h.
+ * STEPS=N; HOT_SHARE=0.05 gives M_0 room for a twentieth of the entries; rounds and their
+ * variables: comparison.h (a sweep's name has the word "settings"). With fewer than five rounds a
+ * sweep's one round decides. Concurrency: one thread. Failure: as point.h.
  */
 #include <math.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ struct setting {
 };
 
 /* With all INT8 digests M_0 has hardly room for an entry. A hot share of 0.2 leaves four fifths of
- * the tokens cold; the more digests M_0 holds, the more tokens are. */
+ * the tokens cold; the more digests M_0 holds, the more tokens are cold. */
 #define DIGEST_SETTING(placement, name, share)                                                     \
     {                                                                                              \
         placement ", " name, "--placement " placement " --speculate on", share                     \
@@ -75,7 +75,7 @@ struct setting {
         DIGEST_SETTING(placement, "9/10", .9), DIGEST_SETTING(placement, "all", 1)
 
 static const struct bar {
-    const char *name, *policy;
+    const char *name, *policy; /* name: of its row */
     uint32_t digest_bits;
     double asked, least; /* how often hillinfer must be as fast */
     /* what is tried of the rival, up to one without a name; the first is what it has where nothing
@@ -143,6 +143,11 @@ static const struct as_right {
                 {"prefetch, as right, " ALONE, "prefetch", 0.2},
                 {"prefetch, " AS_INT4 ", " ALONE, "prefetch", 0.15},
                 {"leoam, as right", "leoam", 0.3}};
+
+/* ours: no digests, each alone, one row, two rows; 3 of 10 columns; equal DRAM */
+#define VARIANTS_MAX 6u
+_Static_assert(BARS + sizeof as_right / sizeof *as_right + VARIANTS_MAX <= COMPARISON_METHODS_MAX,
+               "a whole run's rows");
 
 static struct part {
     struct workload kv;

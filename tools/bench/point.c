@@ -20,8 +20,8 @@
 #define CHUNK_MAX  4096u /* of the prefill: few, because the rows before decode between two */
 #define CHUNK_MIN  256u
 #define SLACK      320u  /* steps of the other rows beyond that, until they are looked at */
-#define SLACK_FEW  3072u /* with few tokens: a step takes a millisecond, a client's start as ever */
-#define FEW_TOKENS 4096u /* below it */
+#define SLACK_FEW  3072u /* of few tokens: steps are short, and a client takes as long to start */
+#define FEW_TOKENS 4096u /* fewer than these are few */
 #define STEPS_ROOM 64u
 #define TURNS      40u /* of a real session that is restored while others decode, at most */
 #define SINKS      4u  /* as they are by default, like the next */
