@@ -41,6 +41,26 @@ int balance_beta(double *beta, const struct balance_rates *r, double alpha_c, do
     return finish(beta, (1 / r->f_s + alpha_s / r->B_s) / (1 / r->f_c + alpha_c / r->B_c), why);
 }
 
+bool balance_digests_pay(const struct balance_rates *r, double alpha_c, double alpha_s,
+                         double digests, bool there)
+{
+    return (digests - 1) / r->f_s > (alpha_c + alpha_s) / 2 / r->B_s * (there ? 1 : 1.5);
+}
+
+int balance_host_scores(double *share, const struct balance_rates *r, double alpha_s,
+                        struct hill_why *why)
+{
+    int code = check(r, why);
+    if (code)
+        return code;
+    if (!(alpha_s >= 0 && alpha_s <= 1))
+        return hill_fail(why, HILL_E_INVALID, "balance: share %g is outside [0, 1]", alpha_s);
+    code = finish(share, (1 / r->f_s + alpha_s / r->B_s) / (1 / r->f_c + 1 / r->f_s), why);
+    if (code == 0)
+        *share = fmin(*share, 1);
+    return code;
+}
+
 int balance_drives(struct balance_rates *rates, double *speeds, const struct balance_drive *drives,
                    unsigned n, double alpha_s, struct hill_why *why)
 {

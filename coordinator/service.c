@@ -52,9 +52,10 @@ static void worker_came(void *context, enum worker w)
         csd_model_new_agent(context, w - WORKER_AGENT);
 }
 
-static double beta(void *context)
+static void balance(void *context, struct epoch_settings *now)
 {
-    return profile_beta(context);
+    now->beta = profile_beta(context);
+    now->host_scores = profile_host_scores(context);
 }
 
 static bool is_busy(void *context)
@@ -90,7 +91,7 @@ void service_open(struct service *sv, struct settings *settings, struct router *
     prefix_store_init(&sv->prefixes);
     request_book_init(&sv->book, settings->epoch.plan.n_sequences);
     router_register(router, routes, sizeof routes / sizeof *routes, sv);
-    *hooks = (struct supervisor_hooks){sv,      epoch_ends, ending,    worker_came, beta,
+    *hooks = (struct supervisor_hooks){sv,      epoch_ends, ending,    worker_came, balance,
                                        is_busy, is_reading, can_go_on, keeps_tiers};
 }
 

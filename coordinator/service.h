@@ -61,6 +61,7 @@ struct service {
         struct balance_window score_hot, score_cold, copy_hot, fetch_cold, share_hot, share_cold;
         double beta_measured;      /* Eq. 4 of the values */
         double beta, beta_bounded; /* Eq. 4, followed, without and with M_c <= M_0 */
+        double host_scores;        /* of the same rates; 0: M_0 holds no digests of cold tokens */
         bool all_hot;              /* in force instead: the drive's part would not pay */
     } profile;
     struct proto_address trace_client; /* who watches the stages */
@@ -117,6 +118,8 @@ int64_t profile_next_ns(const struct service *sv); /* when profile_tick is to be
 void profile_interrupt(struct service *sv);
 /* What is told to the scorer; M_0 bounds it there. */
 double profile_beta(const struct service *sv);
+/* Of Configure. */
+double profile_host_scores(const struct service *sv);
 /* The same within M_0, of a full context. */
 double profile_beta_effective(const struct service *sv);
 /* NULL: nothing is measured. */

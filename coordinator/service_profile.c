@@ -27,6 +27,7 @@
 #define TRIES_MAX 2u   /* of one that is interrupted by a worker's death */
 /* And its inverse: beyond, one side has next to nothing, and its times say little. */
 #define BETA_MOST 64.0
+#define FAR_LEAST 16 /* of so many cold tokens the drive must have scored one */
 
 static void cache_path(char out[HILL_PATH_BYTES + 32], const struct service *sv)
 {
@@ -55,6 +56,12 @@ double profile_beta(const struct service *sv)
     return use ? ours : sv->settings->epoch.beta;
 }
 
+double profile_host_scores(const struct service *sv)
+{
+    bool use = sv->settings->epoch.beta_auto && sv->profile.have;
+    return use ? sv->profile.host_scores : 0;
+}
+
 double profile_beta_effective(const struct service *sv)
 {
     bool use = sv->settings->epoch.beta_auto && sv->profile.have;
@@ -77,6 +84,22 @@ static double with_link(const struct service *sv, double seconds_a_byte)
     return 1 / (seconds_a_byte + (m->on ? 1e-9 / m->gpu_link : 0));
 }
 
+/* What of M_0 is to hold digests of cold tokens in place of entries. */
+static int weigh_digests(struct service *sv, const struct balance_rates *now, struct hill_why *why)
+{
+    struct kv_lent_unit unit = kv_lent_unit(&sv->settings->epoch.plan.geometry);
+    double share, digests = (double)unit.n_frames / unit.n_blocks;
+    int code = balance_host_scores(&share, now, sv->profile.alpha_s, why);
+    bool there = sv->profile.host_scores > 0;
+    bool pays =
+        !code && balance_digests_pay(now, sv->profile.alpha_c, sv->profile.alpha_s, digests, there);
+    if (pays != there)
+        log_debug("of a sequence beyond its part of M_0, M_0 is to hold %s",
+                  pays ? "digests, and fewer entries" : "entries alone");
+    sv->profile.host_scores = pays ? share : 0;
+    return code;
+}
+
 /* beta within M_0, and whether M_0 is to have everything. `now`: what beta is Eq. 4 of. */
 static int weigh(struct service *sv, const struct balance_rates *now, struct hill_why *why)
 {
@@ -85,6 +108,8 @@ static int weigh(struct service *sv, const struct balance_rates *now, struct hil
     double seconds = bytes * (1 / now->f_c + sv->profile.alpha_c / now->B_c); /* a query, Eq. 2 */
     volumes(sv->settings, &M, &M_0);
     int code = balance_bound(&sv->profile.beta_bounded, sv->profile.beta, M, M_0, why);
+    if (!code)
+        code = weigh_digests(sv, now, why);
     sv->profile.all_hot =
         !code && M <= M_0 && !balance_drive_pays(sv->profile.beta, seconds, !sv->profile.all_hot);
     if (sv->profile.all_hot)
@@ -121,6 +146,7 @@ static void tell_scorer(struct service *sv)
     for (uint32_t d = 0; d < e->csd_drives; d++)
         speeds[d] = e->drives[d].speed;
     balance.beta = profile_beta(sv);
+    balance.host_scores = profile_host_scores(sv);
     balance.speeds = speeds;
     balance.n_speeds = e->csd_drives;
     Hill__Message message = PROTO_MESSAGE(BALANCE, balance, &balance);
@@ -245,8 +271,10 @@ void profile_take_stages(void *owner, struct arrival *a)
     struct balance_rates now;
     if (!sv->profile.have || !s->epoch.beta_auto)
         return;
-    sample_cost(&sv->profile.score_hot, m->score_hot_ns, entry * (double)m->hot_tokens);
-    sample_cost(&sv->profile.score_cold, m->score_cold_ns, entry * (double)m->cold_tokens);
+    double near = (double)m->near_tokens, far = (double)m->cold_tokens - near;
+    sample_cost(&sv->profile.score_hot, m->score_hot_ns, entry * ((double)m->hot_tokens + near));
+    if (far * FAR_LEAST >= (double)m->cold_tokens) /* else it is the time of a command alone */
+        sample_cost(&sv->profile.score_cold, m->score_cold_ns, entry * far);
     sample_cost(&sv->profile.copy_hot, m->copy_hot_ns, entry * (double)m->hot_hits);
     sample_cost(&sv->profile.fetch_cold, m->fetch_cold_ns, entry * (double)m->cold_hits);
     sample_shares(sv, m);

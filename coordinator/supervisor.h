@@ -39,10 +39,10 @@ struct supervisor_hooks {
     void *context;
     /* what was sent to workers is lost; counts: as an attempt of the requests */
     void (*epoch_ends)(void *context, bool counts);
-    void (*ending)(void *context, int code, const char *text); /* once; code 0: as asked for */
-    void (*worker_came)(void *context, enum worker w);         /* said Hello: a new process */
-    double (*beta)(void *context);      /* to be told to the scorer in Configure */
-    bool (*is_busy)(void *context);     /* a request runs */
+    void (*ending)(void *context, int code, const char *text);  /* once; code 0: as asked for */
+    void (*worker_came)(void *context, enum worker w);          /* said Hello: a new process */
+    void (*balance)(void *context, struct epoch_settings *now); /* beta, host_scores */
+    bool (*is_busy)(void *context);                             /* a request runs */
     bool (*is_reading)(void *context);  /* one of them, or that returns, could not go on yet in
                                            another epoch */
     bool (*can_go_on)(void *context);   /* requests ever can, on drives that come and go */

@@ -44,7 +44,7 @@ static struct epoch_settings settings_now(const struct supervisor *s)
     now.run_id = s->folder->run_id;
     now.epoch = s->epoch;
     now.tiers_epoch = s->tiers_epoch;
-    now.beta = s->hooks.beta(s->hooks.context);
+    s->hooks.balance(s->hooks.context, &now);
     return now;
 }
 

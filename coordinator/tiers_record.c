@@ -20,7 +20,7 @@ uint64_t tiers_record_settings(const struct epoch_settings *s)
     struct epoch_settings same = *s;
     struct epoch_wire wire;
     same.epoch = same.tiers_epoch = 1;
-    same.beta = 0;
+    same.beta = same.host_scores = 0;
     same.prefix_bytes = same.prefix_cache_bytes = same.prefix_gpu_cache_bytes = 0;
     for (uint32_t d = 0; d < LAYOUT_DRIVES_MAX; d++)
         same.drives[d].speed = 0; /* they follow from what was measured, as beta does */

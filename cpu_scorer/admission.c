@@ -13,6 +13,7 @@ static int reserve_tiers(struct core *core, struct sequence *s, uint32_t blocks,
     struct tiers *t = &core->tiers;
     if (hkm_reserve(&t->hkm, s->index, blocks))
         return HILL_E_TOO_LONG;
+    tiers_lend(t, s->index, s->share.lent);
     for (uint32_t layer = 0; layer < t->hkm.geometry.n_layers; layer++)
         for (uint32_t d = 0; d < t->cold.n_drives; d++)
             if (cold_map_reserve(&t->cold, tiers_part(t, s->index, layer, d), stripes[d]))
@@ -54,10 +55,11 @@ int admission_check(const struct core *core, const struct agent *agent, const st
     return 0;
 }
 
-/* What is free now. */
-static struct hot_share_room free_room(const struct core *core)
+/* What is free now, for a sequence whose queries are of this policy. */
+static struct hot_share_room free_room(const struct core *core, uint32_t policy)
 {
     const struct tiers *t = &core->tiers;
+    bool lends = core->config.lends_digests && kv_plan_caches_digests(policy);
     struct hot_share_room room = {.n_layers = core->config.geometry.n_layers,
                                   .n_sequences = core->config.n_sequences,
                                   .hot_blocks = t->hkm.n_blocks,
@@ -65,6 +67,10 @@ static struct hot_share_room free_room(const struct core *core)
                                   .n_drives = t->cold.n_drives,
                                   .stripe_slots = t->cold.stripe_slots,
                                   .cold_pool = core_has_drive(core)};
+    if (lends) {
+        room.lent_blocks = t->digests.unit.n_blocks;
+        room.lent_frames = t->digests.unit.n_frames;
+    }
     for (uint32_t d = 0; d < room.n_drives; d++) {
         bool takes = cold_map_takes(&t->cold, d);
         room.drives[d].stripes = takes ? t->cold.drives[d].n_stripes : 0;
@@ -77,6 +83,7 @@ static struct hot_share_room free_room(const struct core *core)
 static void begin_share(const struct core *core, struct sequence *s)
 {
     s->share = (struct hot_share){.beta = core->config.beta,
+                                  .scores = core->config.host_scores,
                                   .adapts = core->config.adapts,
                                   .sinks = s->settings.sinks,
                                   .window = s->settings.window};
@@ -87,7 +94,7 @@ static void begin_share(const struct core *core, struct sequence *s)
 static int plan_tiers(struct core *core, const struct agent *agent, struct sequence *s,
                       bool goes_on, uint32_t *blocks, uint32_t *stripes, struct hill_why *why)
 {
-    struct hot_share_room room = free_room(core);
+    struct hot_share_room room = free_room(core, s->settings.policy);
     int rc = admission_check(core, agent, s, why);
     if (rc)
         return rc;
@@ -114,7 +121,7 @@ int admission_beside_running(const struct core *core, const struct agent *agent,
                              const struct record_seq_begin *r)
 {
     struct sequence s = {.settings = record_selection_settings(r), .max_tokens = r->max_tokens};
-    struct hot_share_room room = free_room(core);
+    struct hot_share_room room = free_room(core, r->policy);
     uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
     for (uint32_t i = 0; i < core->config.n_sequences; i++)
         if (may_be_given_up(&core->sequences[i], r->header.sequence))
@@ -143,7 +150,7 @@ int admission_begin(struct core *core, const struct agent *agent, struct sequenc
     rc = reserve_tiers(core, s, blocks, stripes);
     if (rc) {
         moves_end(core, s);
-        hkm_release(&core->tiers.hkm, s->index);
+        tiers_release_near(&core->tiers, s->index);
         tiers_release_cold(&core->tiers, s->index);
         return hill_fail(why, rc, "the tiers have no room");
     }

@@ -7,17 +7,21 @@
 
 /* ---- what is noted ------------------------------------------------------------------------ */
 
+/* What is lent is for entries again in a later epoch, whose scorer has no digest of what is cold.
+ */
 struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks,
                                const uint32_t stripes[LAYOUT_DRIVES_MAX])
 {
+    uint32_t lent = hot_share_lent(&s->share, blocks);
+    uint32_t limit = lent ? (blocks + lent - 1) * KV_HOT_BLOCK_TOKENS : s->share.limit;
     struct kept_plan plan = {.settings = s->settings,
                              .beta = s->share.beta,
                              .sinks = s->share.sinks,
                              .window = s->share.window,
-                             .limit = s->share.limit,
+                             .limit = limit,
                              .adapts = s->share.adapts,
                              .copies = s->share.copies,
-                             .blocks = blocks,
+                             .blocks = blocks + lent,
                              .prompt_tokens = s->prompt_tokens,
                              .max_tokens = s->max_tokens,
                              .past_tokens = s->past_tokens};

@@ -352,6 +352,21 @@ static void flip_one(struct demotions *d, const struct demote *demote, uint32_t 
     cold_map_disown(&t->cold, list, before);
 }
 
+/* A sequence that has grown beyond what M_0 holds of it has more blocks for entries than it is to
+ * keep: those that have become free are lent to the digests of what goes down next. */
+static void lend_freed(struct tiers *t, const struct sequence *s)
+{
+    uint32_t has = tiers_blocks(t, s->index), least = s->share.all - s->share.lent;
+    if (s->share.lent == 0 || has <= least)
+        return;
+    for (uint32_t layer = 0; layer < t->hkm.geometry.n_layers; layer++) {
+        uint32_t used = t->hkm.lists[tiers_list(t, s->index, layer)].n_blocks;
+        least = used > least ? used : least;
+    }
+    if (least < has && hkm_shrink(&t->hkm, s->index, least))
+        tiers_lend(t, s->index, hot_share_lent(&s->share, least));
+}
+
 static void flip(struct demotions *d, const struct demote *demote)
 {
     struct sequence *s = &d->core->sequences[demote->sequence];
@@ -369,6 +384,7 @@ static void flip(struct demotions *d, const struct demote *demote)
         return;
     s->stats.demoted += demote->n;
     s->stats.reused += demote->scattered ? demote->n : 0;
+    lend_freed(&d->core->tiers, s);
 }
 
 int demotions_pump(struct demotions *d)

@@ -42,11 +42,21 @@ static void disown_copies(struct core *c, const struct sequence *s)
                                 s->layers[layer].kept[p]);
 }
 
+/* What is cold comes up: all hot blocks are for entries. */
+static void take_lent(struct core *c)
+{
+    for (uint32_t i = 0; i < c->config.n_sequences; i++) {
+        tiers_lend(&c->tiers, i, 0);
+        c->sequences[i].share.lent = 0;
+    }
+}
+
 /* It is placed by recency from now on, with as many hot blocks as there are for it. */
 static void prepare(struct drain *d, struct sequence *s)
 {
     struct core *c = d->core;
     uint32_t all = kv_hot_blocks(s->max_tokens), now = tiers_blocks(&c->tiers, s->index);
+    take_lent(c);
     uint32_t more = all > now ? hkm_extend(&c->tiers.hkm, s->index, all - now) : 0;
     bool placed = s->share.copies || s->share.beta > 0;
     if (!more && !placed)
@@ -185,14 +195,16 @@ static bool rests(const struct drain *d, uint32_t i)
     return d->core->sequences[i].state == SEQUENCE_RESTING;
 }
 
-/* What is free, and what those that rest will give back. */
+/* What is free, what is lent, and what those that rest will give back. */
 static void find_room(const struct drain *d, struct places *p)
 {
     const struct tiers *t = &d->core->tiers;
     uint32_t n_layers = d->core->config.geometry.n_layers, n = d->core->config.n_sequences;
-    p->blocks = t->hkm.n_unreserved / n_layers;
+    uint32_t blocks = t->hkm.n_unreserved;
     for (uint32_t i = 0; i < n; i++)
-        p->blocks += rests(d, i) ? tiers_blocks(t, i) : 0;
+        blocks +=
+            cached_digests_lent(&t->digests, i) + (rests(d, i) ? tiers_blocks(t, i) * n_layers : 0);
+    p->blocks = blocks / n_layers;
     for (uint32_t e = 0; e < t->cold.n_drives; e++) {
         if (!cold_map_takes(&t->cold, e))
             continue;

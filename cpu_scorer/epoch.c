@@ -74,6 +74,7 @@ static int plan_sizes(struct scorer_config *out, const struct epoch_settings *s,
     out->hot_blocks = plan.n_blocks;
     out->csd = s->csd_attached && s->cold_cap_bytes;
     out->digest_cache_bytes = kv_plan_digest_cache(&in);
+    out->lends_digests = kv_plan_lends(&in);
     out->cold_slots = in.cold_slots; /* so that a drive can come or go without a new hot segment */
     out->drains = out->csd && s->csd_plain;
     if (!out->csd)
@@ -98,6 +99,7 @@ int epoch_config(struct scorer_config *out, const struct epoch_settings *s, stru
         .block_tokens = s->block_tokens,
         .gpu_slots = s->gpu_slots,
         .beta = s->beta,
+        .host_scores = s->host_scores,
         .adapts = s->beta_auto,
         .csd_model = s->csd_model,
         .placement = (enum placement_kind)s->placement,

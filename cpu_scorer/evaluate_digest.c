@@ -64,9 +64,9 @@ const struct sequence *digest_owner(const struct core *c, uint32_t block)
 /* What belongs to sequences that are over gives room. */
 static void open_sequence(struct evaluator *base, const struct sequence *s)
 {
-    struct cached_digests *cache = &of(base)->cache;
+    struct cached_digests *cache = &base->core->tiers.digests;
     (void)s;
-    for (uint32_t i = 0; i < cache->n_blocks && cache->n_frames; i++)
+    for (uint32_t i = 0; i < cache->config.n_blocks && cache->n_frames; i++)
         if (!digest_owner(base->core, i))
             cached_digests_drop(cache, i);
 }
@@ -76,7 +76,7 @@ static void open_sequence(struct evaluator *base, const struct sequence *s)
 static void make_plane(struct evaluator *base, const struct sequence *s, uint32_t layer,
                        const struct plane_source *from, uint8_t *plane)
 {
-    struct cached_digests *cache = &of(base)->cache;
+    struct cached_digests *cache = &base->core->tiers.digests;
     digest_plane(base, s, layer, from, plane);
     for (uint32_t i = 0; cache->n_frames && i < from->n; i++) {
         uint32_t slot = from->slots ? from->slots[i] : from->slot + i;
@@ -128,15 +128,16 @@ static void look_at_block(struct digest_row *row, uint32_t drive, uint32_t strip
 {
     struct digest_drive *d = &row->drives[drive];
     const struct core *c = row->evaluator->base.core;
+    const struct cached_digests *cache = &c->tiers.digests;
     const struct cold_map *cold = &c->tiers.cold;
     uint32_t of_stripe = cold->stripe_slots / KV_HOT_BLOCK_TOKENS;
     uint32_t block = stripe * of_stripe + within;
     uint64_t bit = (uint64_t)cold->stripes[stripe].order * of_stripe + within, counting;
-    if (!cached_digests_has(&row->evaluator->cache, block) || row->n_near == core_blocks_max(c) ||
+    if (!cached_digests_has(cache, block) || row->n_near == core_blocks_max(c) ||
         bit / 64 >= RECORD_HOST_WORDS_MAX)
         return;
     counting = cold_map_counting(cold, block * KV_HOT_BLOCK_TOKENS, n);
-    if (!counting || counting & ~cached_digests_here(&row->evaluator->cache, block))
+    if (!counting || counting & ~cached_digests_here(cache, block))
         return;
     uint32_t tokens = (uint32_t)__builtin_popcountll(counting);
     row->near[row->n_near++] = block;
@@ -151,7 +152,7 @@ static void list_near(struct digest_row *row)
 {
     const struct tiers *t = &row->evaluator->base.core->tiers;
     const struct query *q = row->query;
-    for (uint32_t d = 0; row->evaluator->cache.n_frames && d < agent_of(row)->n_drives; d++) {
+    for (uint32_t d = 0; t->digests.n_frames && d < agent_of(row)->n_drives; d++) {
         const struct cold_list *l =
             &t->cold.lists[tiers_part(t, q->sequence->index, q->header.layer, d)];
         bool more = l->current != COLD_NONE;
@@ -433,14 +434,24 @@ static int add_hot_scores(struct digest_row *e, struct query *q)
 
 /* ---- cold blocks whose digests are in memory ------------------------------------------------ */
 
+static void score_block(const struct scorer_config *c, const struct digest_row *e, uint32_t block,
+                        uint16_t *scores)
+{
+    const struct cached_digests *cache = &e->evaluator->base.core->tiers.digests;
+    for (uint32_t group = 0, n; group < CACHED_BLOCK_GROUPS; group += n) {
+        const uint8_t *digests = cached_digests_at(cache, block, group, &n);
+        c->score(&c->geometry, &e->digest, digests, n * KV_GROUP_TOKENS,
+                 scores + (uint64_t)group * KV_GROUP_TOKENS);
+    }
+}
+
 static void run_near(void *context, uint32_t first, uint32_t end)
 {
     const struct digest_row *e = context;
     struct digest_evaluator *all = e->evaluator;
     const struct scorer_config *c = &all->base.core->config;
     for (uint32_t i = first; i < end; i++)
-        c->score(&c->geometry, &e->digest, cached_digests_at(&all->cache, e->near[i]),
-                 KV_HOT_BLOCK_TOKENS, all->near_scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS);
+        score_block(c, e, e->near[i], all->near_scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS);
 }
 
 static uint64_t near_bytes(const struct digest_row *e)
@@ -521,6 +532,7 @@ static void end_host(struct digest_row *e, struct query *q)
     q->sequence->stats.score_hot_ns += e->real_ns;
     q->sequence->stats.score_cpu_ns += score_pool_worked_ns(c->pool) - e->worked_ns;
     q->sequence->stats.scored_bytes += score_pool_read_bytes(c->pool) - e->read_bytes;
+    q->sequence->stats.near_tokens += e->near_tokens;
     model_cpu(e, q);
     c->scored = NULL; /* the threads are another row's */
     q->drive_is_left = true;
@@ -639,9 +651,9 @@ static int create_rows(struct digest_evaluator *e)
         struct digest_row *row = &e->rows[i];
         row->evaluator = e;
         row->digest_bytes = calloc(kv_query_bytes_max(&c->geometry), 1);
-        if (e->cache.n_frames)
+        if (e->base.core->tiers.digests.n_frames)
             row->near = calloc(core_blocks_max(e->base.core), sizeof *row->near);
-        if (!row->digest_bytes || (e->cache.n_frames && !row->near))
+        if (!row->digest_bytes || (e->base.core->tiers.digests.n_frames && !row->near))
             return HILL_E_NOMEM;
     }
     return e->rows ? 0 : HILL_E_NOMEM;
@@ -658,13 +670,10 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
     e->scores = calloc((size_t)core_blocks_max(core) * KV_HOT_BLOCK_TOKENS, sizeof *e->scores);
     agent_on(agent, RECORD_AGENT_QUERY, take_completion, e);
     agent_on(agent, RECORD_SCORE_BLOCK, take_scores, e);
-    int rc =
-        cached_digests_create(&e->cache, &core->config.geometry, digest_blocks(&core->tiers.cold),
-                              core->tiers.cold.n_lists, true, core->config.digest_cache_bytes);
-    if (e->cache.n_frames)
+    if (core->tiers.digests.n_frames)
         e->near_scores =
             calloc((size_t)core_blocks_max(core) * KV_HOT_BLOCK_TOKENS, sizeof *e->near_scores);
-    if (rc || !e->blocks || !e->scores || (e->cache.n_frames && !e->near_scores))
+    if (!e->blocks || !e->scores || (core->tiers.digests.n_frames && !e->near_scores))
         return HILL_E_NOMEM;
     return create_rows(e);
 }
@@ -677,7 +686,6 @@ static void destroy(struct evaluator *base)
         free(e->rows[i].near);
     }
     free(e->rows);
-    cached_digests_destroy(&e->cache);
     free(e->near_scores);
     free(e->blocks);
     free(e->scores);
@@ -689,13 +697,11 @@ _Static_assert(sizeof(struct query) + sizeof(struct digest_row) <= KV_ROW_BYTES,
 static uint64_t private_bytes(const struct evaluator *base)
 {
     const struct core *c = base->core;
-    const struct cached_digests *cache =
-        &((const struct digest_evaluator *)(const void *)base)->cache;
     uint64_t blocks = core_blocks_max(c), scores = KV_HOT_BLOCK_TOKENS * sizeof(uint16_t);
     uint64_t near = blocks * (scores + c->config.rows * sizeof(uint32_t));
     return blocks * (sizeof(uint32_t) + scores) +
            c->config.rows * (sizeof(struct digest_row) + kv_query_bytes_max(&c->config.geometry)) +
-           cached_digests_bytes(cache) + (cache->n_frames ? near : 0);
+           (c->tiers.digests.n_frames ? near : 0);
 }
 
 const struct evaluator_ops evaluate_digest = {.create = create,

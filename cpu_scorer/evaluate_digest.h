@@ -9,7 +9,6 @@
  */
 #pragma once
 
-#include "cpu_scorer/cached_digests.h"
 #include "cpu_scorer/evaluator.h"
 #include "cpu_scorer/query.h"
 
@@ -53,7 +52,6 @@ struct digest_row {
 struct digest_evaluator {
     struct evaluator base;
     struct digest_row *rows; /* [core->config.rows] */
-    struct cached_digests cache;
     /* of the row whose hot blocks the threads score */
     uint32_t *blocks;      /* [core_blocks_max] */
     uint16_t *scores;      /* [core_blocks_max][64] */
@@ -67,12 +65,6 @@ void digest_look(struct evaluator *e, const struct sequence *s, const struct rec
 /* The same for what goes down: digests out of entries or hot blocks. */
 void digest_plane(struct evaluator *e, const struct sequence *s, uint32_t layer,
                   const struct plane_source *from, uint8_t *plane);
-/* Blocks of 64 slots that the cold pools have (cached_digests.h). */
-static inline uint32_t digest_blocks(const struct cold_map *cold)
-{
-    return cold->n_stripes * (cold->stripe_slots / KV_HOT_BLOCK_TOKENS);
-}
-
 /* Whose the block's digests are. NULL: of nobody who runs or rests; a sequence that is about to
  * begin has none yet. */
 const struct sequence *digest_owner(const struct core *c, uint32_t block);

@@ -13,12 +13,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cpu_scorer/cached_digests.h"
 #include "cpu_scorer/evaluate_digest.h"
 #include "cpu_scorer/key_reader.h"
 #include "cpu_scorer/key_sample.h"
-
-#define BLOCK_GROUPS (KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS)
 
 /* Cached groups of a block that follow one another. */
 struct cached_run {
@@ -27,7 +24,6 @@ struct cached_run {
 
 struct host_evaluator {
     struct key_reader reader;
-    struct cached_digests cache;
     void *digest_bytes; /* of the query: kv_query_put */
     struct kv_query digest;
     struct cached_run *runs; /* of the query: [runs_max] */
@@ -42,6 +38,11 @@ static struct host_evaluator *of(const void *e)
         struct host_evaluator *)(void *)e; /* an evaluator, a reader, a context: its first member */
 }
 
+static struct cached_digests *cache_of(const struct host_evaluator *e)
+{
+    return &e->reader.base.core->tiers.digests;
+}
+
 static uint32_t runs_max(const struct core *c)
 {
     return c->config.ctx_tokens + 1; /* each has a token that counts */
@@ -49,27 +50,29 @@ static uint32_t runs_max(const struct core *c)
 
 /* ---- tokens --------------------------------------------------------------------------------- */
 
-/* What sequences have that rest or are over gives room to those that run. */
+/* What sequences have that rest or are over gives room to those that run; where each has its own,
+ * it keeps that while it rests. */
 static void open_sequence(struct evaluator *base, const struct sequence *s)
 {
-    struct host_evaluator *e = of(base);
-    for (uint32_t i = 0; i < e->cache.n_blocks && e->cache.n_frames; i++) {
+    struct cached_digests *cache = &base->core->tiers.digests;
+    for (uint32_t i = 0; i < cache->config.n_blocks && cache->n_frames; i++) {
         const struct sequence *owner = digest_owner(base->core, i);
-        if (!owner || (owner != s && owner->state == SEQUENCE_RESTING))
-            cached_digests_drop(&e->cache, i);
+        bool gives = owner && owner != s && owner->state == SEQUENCE_RESTING;
+        if (!owner || (gives && !cache->config.n_owners))
+            cached_digests_drop(cache, i);
     }
 }
 
 static void make_plane(struct evaluator *base, const struct sequence *s, uint32_t layer,
                        const struct plane_source *from, uint8_t *plane)
 {
-    struct host_evaluator *e = of(base);
+    struct cached_digests *cache = &base->core->tiers.digests;
     digest_plane(base, s, layer, from, plane);
     for (uint32_t i = 0; i < from->n; i++) {
         uint32_t slot = from->slots ? from->slots[i] : from->slot + i;
-        cached_digests_want(&e->cache, slot / KV_HOT_BLOCK_TOKENS,
+        cached_digests_want(cache, slot / KV_HOT_BLOCK_TOKENS,
                             tiers_list(&base->core->tiers, s->index, layer));
-        cached_digests_put(&e->cache, slot, plane, from->slot % KV_GROUP_TOKENS + i);
+        cached_digests_put(cache, slot, plane, from->slot % KV_GROUP_TOKENS + i);
     }
 }
 
@@ -94,13 +97,16 @@ static void score_tokens(struct host_evaluator *e, const uint8_t *groups, uint32
 
 static void run_cached(struct host_evaluator *e, const struct cached_run *run)
 {
-    uint32_t positions[KV_HOT_BLOCK_TOKENS], n = run->n * KV_GROUP_TOKENS;
-    cold_map_positions(&e->reader.base.core->tiers.cold, e->reader.list,
-                       run->group * KV_GROUP_TOKENS, n, positions);
-    score_tokens(e,
-                 cached_digests_at(&e->cache, run->group / BLOCK_GROUPS) +
-                     run->group % BLOCK_GROUPS * kv_group_bytes(&e->cache.geometry),
-                 n, positions);
+    const struct cold_map *cold = &e->reader.base.core->tiers.cold;
+    uint32_t positions[KV_HOT_BLOCK_TOKENS], first = run->group % CACHED_BLOCK_GROUPS;
+    cold_map_positions(cold, e->reader.list, run->group * KV_GROUP_TOKENS, run->n * KV_GROUP_TOKENS,
+                       positions);
+    for (uint32_t done = 0, n; done < run->n; done += n) {
+        const uint8_t *groups =
+            cached_digests_at(cache_of(e), run->group / CACHED_BLOCK_GROUPS, first + done, &n);
+        n = n < run->n - done ? n : run->n - done;
+        score_tokens(e, groups, n * KV_GROUP_TOKENS, positions + done * KV_GROUP_TOKENS);
+    }
 }
 
 /* Items are the hot blocks, then the cached runs. */
@@ -128,11 +134,11 @@ static void evaluate(struct key_reader *r, const void *keys, uint32_t n, uint32_
 {
     struct host_evaluator *e = of(r);
     score_tokens(e, keys, n, positions);
-    for (uint32_t i = 0; e->cache.n_frames && i < n; i += KV_GROUP_TOKENS) {
+    for (uint32_t i = 0; cache_of(e)->n_frames && i < n; i += KV_GROUP_TOKENS) {
         uint32_t lanes = 0;
         for (uint32_t j = 0; j < KV_GROUP_TOKENS; j++)
             lanes |= (uint32_t)(positions[i + j] != COLD_NONE) << j;
-        cached_digests_fill(&e->cache, (slot + i) / KV_GROUP_TOKENS, lanes,
+        cached_digests_fill(cache_of(e), (slot + i) / KV_GROUP_TOKENS, lanes,
                             (const uint8_t *)keys + (uint64_t)i * r->key_bytes);
     }
 }
@@ -147,8 +153,8 @@ enum group_place { GROUP_EMPTY, GROUP_CACHED, GROUP_ON_FLASH };
 static enum group_place place_of(const struct host_evaluator *e, uint32_t group)
 {
     const struct cold_map *cold = &e->reader.base.core->tiers.cold;
-    uint32_t here = (uint32_t)(cached_digests_here(&e->cache, group / BLOCK_GROUPS) >>
-                               group % BLOCK_GROUPS * KV_GROUP_TOKENS) &
+    uint32_t here = (uint32_t)(cached_digests_here(cache_of(e), group / CACHED_BLOCK_GROUPS) >>
+                               group % CACHED_BLOCK_GROUPS * KV_GROUP_TOKENS) &
                     GROUP_ALL;
     enum group_place place = GROUP_EMPTY;
     for (uint32_t i = 0; i < KV_GROUP_TOKENS; i++) {
@@ -168,7 +174,7 @@ static void add_cached(struct host_evaluator *e, uint32_t group)
 {
     struct cached_run *last = e->n_runs ? &e->runs[e->n_runs - 1] : NULL;
     e->n_cached++;
-    if (last && last->group + last->n == group && group % BLOCK_GROUPS)
+    if (last && last->group + last->n == group && group % CACHED_BLOCK_GROUPS)
         last->n++;
     else
         e->runs[e->n_runs++] = (struct cached_run){group, 1};
@@ -180,7 +186,7 @@ static void add_read(struct host_evaluator *e, uint32_t group)
     uint32_t slot = group * KV_GROUP_TOKENS;
     struct key_range *last = r->n_ranges ? &r->ranges[r->n_ranges - 1] : NULL;
     bool borders = slot % r->base.core->tiers.cold.stripe_slots == 0;
-    cached_digests_want(&e->cache, group / BLOCK_GROUPS, r->list);
+    cached_digests_want(cache_of(e), group / CACHED_BLOCK_GROUPS, r->list);
     if (last && last->first_slot + last->n_slots == slot && !borders)
         last->n_slots += KV_GROUP_TOKENS;
     else
@@ -260,7 +266,6 @@ static int scores_of(struct key_reader *r, const struct query *q, uint32_t *coun
 
 static int create(struct evaluator **out, struct core *core, struct agent *agent)
 {
-    const struct cold_map *cold = &core->tiers.cold;
     struct host_evaluator *e = calloc(1, sizeof *e);
     if (!e)
         return HILL_E_NOMEM;
@@ -270,16 +275,12 @@ static int create(struct evaluator **out, struct core *core, struct agent *agent
     e->runs = calloc(runs_max(core), sizeof *e->runs);
     if (!e->digest_bytes || !e->runs)
         return HILL_E_NOMEM;
-    int rc = key_reader_create(&e->reader, runs_max(core), evaluate, scores_of);
-    return rc ? rc
-              : cached_digests_create(&e->cache, &core->config.geometry, digest_blocks(cold),
-                                      cold->n_lists, false, core->config.digest_cache_bytes);
+    return key_reader_create(&e->reader, runs_max(core), evaluate, scores_of);
 }
 
 static void destroy(struct evaluator *base)
 {
     struct host_evaluator *e = of(base);
-    cached_digests_destroy(&e->cache);
     key_reader_destroy(&e->reader);
     free(e->digest_bytes);
     free(e->runs);
@@ -289,8 +290,7 @@ static void destroy(struct evaluator *base)
 static uint64_t private_bytes(const struct evaluator *base)
 {
     const struct host_evaluator *e = of(base);
-    return key_reader_bytes(&e->reader) + cached_digests_bytes(&e->cache) +
-           runs_max(base->core) * sizeof *e->runs +
+    return key_reader_bytes(&e->reader) + runs_max(base->core) * sizeof *e->runs +
            kv_query_bytes_max(&base->core->config.geometry);
 }
 

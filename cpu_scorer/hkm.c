@@ -206,6 +206,19 @@ uint32_t hkm_extend(struct hkm *h, uint32_t sequence, uint32_t more)
     return each;
 }
 
+bool hkm_shrink(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer)
+{
+    struct hkm_list *lists = &h->lists[hkm_list_index(h, sequence, 0)];
+    for (uint32_t layer = 0; layer < h->geometry.n_layers; layer++)
+        if (lists[layer].n_blocks > blocks_per_layer || lists[layer].limit < blocks_per_layer)
+            return false;
+    for (uint32_t layer = 0; layer < h->geometry.n_layers; layer++) {
+        h->n_unreserved += lists[layer].limit - blocks_per_layer;
+        lists[layer].limit = blocks_per_layer;
+    }
+    return true;
+}
+
 /* The block that would go on where the list's memory ends, so that scoring walks long runs; each
  * list begins as far from the others as its reservation is long. May be taken, or none. */
 static uint32_t wanted_block(const struct hkm *h, uint32_t list)
@@ -254,9 +267,19 @@ static uint32_t take_block(struct hkm *h, uint32_t list)
     return block;
 }
 
+static void put_free(struct hkm *h, uint32_t block)
+{
+    h->owners[block] =
+        (struct hkm_owner){.list = HKM_NONE, .next = h->free_block, .prev = HKM_NONE};
+    if (h->free_block != HKM_NONE)
+        h->owners[h->free_block].prev = block;
+    h->free_block = block;
+    h->n_free++;
+}
+
 static void give_block(struct hkm *h, uint32_t block)
 {
-    struct hkm_owner *o = &h->owners[block];
+    const struct hkm_owner *o = &h->owners[block];
     struct hkm_list *l = &h->lists[o->list];
     if (o->prev == HKM_NONE)
         l->first = o->next;
@@ -265,11 +288,7 @@ static void give_block(struct hkm *h, uint32_t block)
     if (o->next != HKM_NONE)
         h->owners[o->next].prev = o->prev;
     l->n_blocks--;
-    *o = (struct hkm_owner){.list = HKM_NONE, .next = h->free_block, .prev = HKM_NONE};
-    if (h->free_block != HKM_NONE)
-        h->owners[h->free_block].prev = block;
-    h->free_block = block;
-    h->n_free++;
+    put_free(h, block);
 }
 
 static void free_slot(struct hkm *h, uint32_t slot)
@@ -401,6 +420,30 @@ void hkm_release(struct hkm *h, uint32_t sequence)
     for (uint32_t layer = 0; layer < h->geometry.n_layers; layer++)
         release_list(h, hkm_list_index(h, sequence, layer));
     h->identities[sequence] = 0;
+}
+
+int hkm_lend(struct hkm *h, uint32_t n, uint32_t *blocks)
+{
+    uint32_t found = 0;
+    if (n > h->n_unreserved)
+        return HILL_E_NOSPACE;
+    while (found < n) { /* so many are free: reservations say so */
+        uint32_t block = (h->lend_below ? h->lend_below : h->n_blocks) - 1;
+        h->lend_below = block;
+        if (h->owners[block].list != HKM_NONE)
+            continue;
+        unlink_free(h, block);
+        h->owners[block].list = HKM_LENT;
+        blocks[found++] = block;
+    }
+    h->n_unreserved -= n;
+    return 0;
+}
+
+void hkm_give_back(struct hkm *h, uint32_t block)
+{
+    put_free(h, block);
+    h->n_unreserved++;
 }
 
 void hkm_rename(struct hkm *h, uint32_t sequence, uint32_t n_tokens, uint64_t identity)

@@ -35,6 +35,7 @@
 #define HKM_VERSION     5u
 #define HKM_NO_POSITION UINT32_MAX
 #define HKM_NONE        UINT32_MAX
+#define HKM_LENT        (UINT32_MAX - 1)
 
 /* A location word: two bits of tag, 30 bits of slot. */
 #define HKM_TAG_SHIFT 30
@@ -90,7 +91,7 @@ struct hkm_list {
 
 /* One block. Writer: the data thread. */
 struct hkm_owner {
-    uint32_t list;       /* sequence * n_layers + layer; HKM_NONE: free */
+    uint32_t list;       /* sequence * n_layers + layer; HKM_NONE: free; HKM_LENT */
     uint32_t next, prev; /* in its list, or in the free list */
     uint32_t reserved;
     uint64_t used; /* bit i: slot i holds an entry */
@@ -130,7 +131,8 @@ struct hkm {
     uint8_t *entries;    /* [n_blocks][64][entry_bytes] */
     uint32_t free_block; /* head of the free list */
     uint32_t n_free;
-    uint32_t n_unreserved; /* blocks that no list has reserved */
+    uint32_t lend_below;   /* where the next block to be lent is looked for, downwards */
+    uint32_t n_unreserved; /* blocks that no list has reserved and that are not lent */
     bool no_digests; /* the policy evaluates keys: digests are not made (the caller's to set) */
 };
 
@@ -174,6 +176,16 @@ void hkm_rename(struct hkm *h, uint32_t sequence, uint32_t n_tokens, uint64_t id
 /* Up to `more` further blocks for every layer of a sequence that has a reservation; returns how
  * many each has got. */
 uint32_t hkm_extend(struct hkm *h, uint32_t sequence, uint32_t more);
+
+/* The sequence may have that many blocks for every layer, no more than now, and gives the others
+ * back. False: a layer holds more; nothing changed. */
+bool hkm_shrink(struct hkm *h, uint32_t sequence, uint32_t blocks_per_layer);
+
+/* Lend n unreserved blocks, whose digests and entries hold what the borrower wants (tiers.h:
+ * digests of cold tokens), until each is given back. They lie at the end of the memory where that
+ * is free. HILL_E_NOSPACE: there are not so many; nothing changed. */
+int hkm_lend(struct hkm *h, uint32_t n, uint32_t *blocks);
+void hkm_give_back(struct hkm *h, uint32_t block);
 
 /* Free everything a sequence holds and its reservation; its words become nowhere. */
 void hkm_release(struct hkm *h, uint32_t sequence);

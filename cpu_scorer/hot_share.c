@@ -47,9 +47,42 @@ static int plan_hot_alone(struct hot_share *p, uint32_t blocks_allowed, uint32_t
     return 0;
 }
 
+/* Of max_tokens tokens, of which `hot` are hot: how many the host is to score (hot_share.h). */
+static double scored_tokens(const struct hot_share *p, uint32_t max_tokens, uint32_t hot)
+{
+    double most_hot = p->beta / (1 + p->beta), h = fmin((double)hot / max_tokens, most_hot);
+    double s = p->scores > most_hot ? p->scores - (p->scores - most_hot) * h / most_hot : most_hot;
+    bool any = p->adapts && p->copies; /* beta may come to anything */
+    return any || !(p->beta > 0) ? max_tokens : s * max_tokens;
+}
+
+/* Of `blocks` that hold entries, one of them for those that wait for their way down: how many
+ * others are lent. Each drive may have a block of cold slots that is not full. */
+static uint32_t lent_beside(const struct hot_share *p, const struct hot_share_room *room,
+                            uint32_t max_tokens, uint32_t blocks)
+{
+    uint32_t hot = (blocks - 1) * KV_HOT_BLOCK_TOKENS;
+    double by_digest = fmax(scored_tokens(p, max_tokens, hot) - hot, 0);
+    double frames = ceil(by_digest / KV_HOT_BLOCK_TOKENS) + room->n_drives;
+    return (uint32_t)ceil(frames * room->lent_blocks / room->lent_frames);
+}
+
+/* M_0 allows fewer blocks than are wanted for entries: how many are for entries, no fewer than
+ * `least`, if the others hold digests. */
+static uint32_t plan_lent(struct hot_share *p, const struct hot_share_room *room, uint32_t allowed,
+                          uint32_t max_tokens, uint32_t least)
+{
+    uint32_t hot = allowed;
+    while (hot > least && lent_beside(p, room, max_tokens, hot) > allowed - hot)
+        hot--;
+    p->lent = smaller(lent_beside(p, room, max_tokens, hot), allowed - hot);
+    return hot;
+}
+
 /* One block above the target lets entries wait for their way down while new ones come. */
-static int plan_hot_of_two(struct hot_share *p, uint32_t blocks_allowed, uint32_t max_tokens,
-                           uint32_t *blocks, struct hill_why *why)
+static int plan_hot_of_two(struct hot_share *p, const struct hot_share_room *room,
+                           uint32_t blocks_allowed, uint32_t max_tokens, uint32_t *blocks,
+                           struct hill_why *why)
 {
     uint32_t forced = (uint32_t)fmin((double)p->sinks + p->window, max_tokens);
     uint32_t all = kv_hot_blocks(max_tokens), least = smaller(kv_hot_blocks(forced) + 1, all);
@@ -62,7 +95,9 @@ static int plan_hot_of_two(struct hot_share *p, uint32_t blocks_allowed, uint32_
     uint32_t want = smaller(kv_hot_blocks(hot_share_target(p, max_tokens)) + 1, all);
     if (p->adapts && p->copies)
         want = all;
-    *blocks = smaller(want, blocks_allowed);
+    *blocks = want > blocks_allowed && room->lent_frames && p->scores > 0
+                  ? plan_lent(p, room, blocks_allowed, max_tokens, least)
+                  : smaller(want, blocks_allowed);
     p->limit = *blocks == all ? max_tokens : (*blocks - 1) * KV_HOT_BLOCK_TOKENS;
     return 0;
 }
@@ -113,11 +148,13 @@ static int plan_within(struct hot_share *p, const struct hot_share_room *room,
 {
     memset(stripes, 0, LAYOUT_DRIVES_MAX * sizeof *stripes);
     p->copies = copies;
+    p->lent = 0;
     if (!room->cold_pool)
         return plan_hot_alone(p, allowed.blocks, max_tokens, blocks, why);
-    int rc = plan_hot_of_two(p, allowed.blocks, max_tokens, blocks, why);
+    int rc = plan_hot_of_two(p, room, allowed.blocks, max_tokens, blocks, why);
     if (rc)
         return rc;
+    p->all = *blocks + p->lent;
     uint32_t cold = copies ? max_tokens : max_tokens - hot_share_target(p, max_tokens);
     if (!hot_share_stripes(room, allowed.stripes, cold, stripes))
         return hill_fail(why, HILL_E_TOO_LONG,
@@ -148,18 +185,21 @@ int hot_share_plan(struct hot_share *p, const struct hot_share_room *room, uint3
     add_stripes(room, &quota, false, each);
     for (uint32_t d = 0; d < room->n_drives; d++)
         quota.stripes[d] = smaller(quota.stripes[d], free_now.stripes[d]);
+    struct hot_share_room others = *room; /* what others may have is not lent */
+    others.lent_frames = 0;
     const struct {
+        const struct hot_share_room *room;
         struct allowance allowed;
         bool copies;
-    } tries[] = {{quota, true}, {quota, false}, {free_now, false}};
+    } tries[] = {{room, quota, true}, {room, quota, false}, {&others, free_now, false}};
     if (!room->cold_pool)
         p->beta = 0;
     for (unsigned i = room->wants_copies ? 0 : 1; i < sizeof tries / sizeof tries[0]; i++)
-        if (plan_within(p, room, tries[i].allowed, tries[i].copies, max_tokens, blocks_per_layer,
-                        stripes_per_layer, NULL) == 0)
+        if (plan_within(p, tries[i].room, tries[i].allowed, tries[i].copies, max_tokens,
+                        blocks_per_layer, stripes_per_layer, NULL) == 0)
             return 0;
     int rc =
-        plan_within(p, room, whole, false, max_tokens, blocks_per_layer, stripes_per_layer, why);
+        plan_within(p, &others, whole, false, max_tokens, blocks_per_layer, stripes_per_layer, why);
     return rc ? rc
               : hill_fail(why, HILL_E_BUSY,
                           "a request of %u tokens has no room beside those that run", max_tokens);

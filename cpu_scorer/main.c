@@ -33,7 +33,7 @@ struct wire_stats {
 
 /* What of a sequence has been told in StageTimes. */
 struct told {
-    uint64_t request_id, queries, hot_copied, cold_hits;
+    uint64_t request_id, queries, hot_copied, cold_hits, near_tokens;
     int64_t score_hot_ns, score_cold_ns, fetch_cold_ns, copy_hot_ns;
 };
 
@@ -55,6 +55,7 @@ static void take_balance(struct process *s, const Hill__Balance *m)
 {
     double speeds[LAYOUT_DRIVES_MAX] = {0};
     scorer_set_beta(s->data.scorer, m->beta);
+    scorer_set_host_scores(s->data.scorer, m->host_scores);
     if (m->n_speeds != s->data.settings.csd_drives)
         return;
     for (size_t d = 0; d < m->n_speeds; d++) /* of none there is no array */
@@ -106,7 +107,7 @@ static double ms(int64_t ns)
 /* clang-format off */
 #define SAME(X)                                                                                    \
     X(request_id) X(selection_hash) X(budget) X(beta) X(link_key_bytes) X(link_score_bytes)        \
-    X(link_kv_bytes) X(flash_read_bytes) X(flash_write_bytes) X(scored_bytes) X(imbalance)         \
+    X(link_kv_bytes) X(flash_read_bytes) X(flash_write_bytes) X(scored_bytes) X(near_tokens) X(imbalance)         \
     X(promoted) X(demoted) X(bounced) X(demoted_free) X(given_stream) X(given_room) X(ever_cold)   \
     X(queries) X(dropped_records) X(guess_queries) X(late_fetches) X(kept_tokens)
 /* clang-format on */
@@ -252,15 +253,16 @@ static struct told add_stages(const struct process *s, Hill__StageTimes *sum,
     sum->queries += queries;
     sum->hot_tokens += queries * now->hot.tokens / s->n_layers; /* they change slowly */
     sum->cold_tokens += queries * now->cold.tokens / s->n_layers;
+    sum->near_tokens += now->near_tokens - last.near_tokens;
     sum->hot_hits += now->hot_copied - last.hot_copied;
     sum->cold_hits += now->cold.hits - last.cold_hits;
     sum->score_hot_ns += (uint64_t)(now->score_hot_ns - last.score_hot_ns);
     sum->score_cold_ns += (uint64_t)(now->score_cold_ns - last.score_cold_ns);
     sum->fetch_cold_ns += (uint64_t)(now->fetch_cold_ns - last.fetch_cold_ns);
     sum->copy_hot_ns += (uint64_t)(now->copy_hot_ns - last.copy_hot_ns);
-    return (struct told){now->request_id,    now->queries,      now->hot_copied,
-                         now->cold.hits,     now->score_hot_ns, now->score_cold_ns,
-                         now->fetch_cold_ns, now->copy_hot_ns};
+    return (struct told){now->request_id,    now->queries,       now->hot_copied,
+                         now->cold.hits,     now->near_tokens,   now->score_hot_ns,
+                         now->score_cold_ns, now->fetch_cold_ns, now->copy_hot_ns};
 }
 
 static void tell_stages(struct process *s)

@@ -56,7 +56,8 @@ bool resting_fits(const struct sequence *s, const struct record_seq_begin *r)
 
 void resting_add_room(const struct core *c, const struct sequence *s, struct hot_share_room *room)
 {
-    room->unreserved += tiers_blocks(&c->tiers, s->index) * room->n_layers;
+    room->unreserved += tiers_blocks(&c->tiers, s->index) * room->n_layers +
+                        cached_digests_lent(&c->tiers.digests, s->index);
     for (uint32_t d = 0; d < room->n_drives; d++)
         if (cold_map_takes(&c->tiers.cold, d))
             room->drives[d].free_stripes += tiers_stripes(&c->tiers, s->index, d) * room->n_layers;
@@ -126,8 +127,12 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
         if (more > t->cold.drives[d].n_free)
             return HILL_E_BUSY;
     }
+    uint32_t lent = hot_share_lent(&s->share, *blocks);
+    if (lent * n_layers < cached_digests_lent(&t->digests, s->index))
+        tiers_lend(t, s->index, lent);
     if (hkm_reserve(&t->hkm, s->index, *blocks))
         return HILL_E_BUSY;
+    tiers_lend(t, s->index, lent);
     for (uint32_t layer = 0; layer < n_layers; layer++)
         for (uint32_t d = 0; d < t->cold.n_drives; d++)
             if (cold_map_reserve(&t->cold, tiers_part(t, s->index, layer, d), stripes[d]))

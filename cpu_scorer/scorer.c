@@ -135,6 +135,11 @@ void scorer_set_beta(struct scorer *p, double beta)
     }
 }
 
+void scorer_set_host_scores(struct scorer *p, double share)
+{
+    p->core.config.host_scores = share;
+}
+
 void scorer_set_speeds(struct scorer *p, const double speeds[LAYOUT_DRIVES_MAX])
 {
     if (p->core.config.csd && p->core.config.n_drives > 1)

@@ -36,7 +36,7 @@ struct scorer_config {
     uint32_t gpu_slots;              /* per (sequence, layer) */
     uint32_t hot_blocks;             /* blocks of 64 slots in the hot segment, at most */
     uint32_t demote_slots;           /* at most in one DEMOTE; lowered to what the ring takes */
-    double beta;
+    double beta, host_scores;        /* struct epoch_settings */
     bool adapts; /* beta may change while a sequence runs: it gets all the room it may have */
     enum placement_kind placement; /* a live one */
     bool speculates;               /* queries may be guesses */
@@ -62,6 +62,7 @@ struct scorer_config {
     const struct kv_mass_ops *mass; /* of a policy that evaluates FP16 keys */
     uint32_t key_window_bytes;      /* the same, and of host-digest */
     uint64_t digest_cache_bytes;    /* of cold digests in memory, at most */
+    bool lends_digests;             /* these are in hot blocks that sequences lend */
     bool keeps;  /* what running sequences have is noted, so that a later epoch can take them up */
     bool adopts; /* the hot pool may be an earlier epoch's */
     int64_t agent_deadline_ns; /* for any answer of the agent (and of the GPU worker's draining) */
@@ -98,6 +99,7 @@ struct scorer_stats {
     int64_t score_hot_ns, score_cold_ns, merge_ns, fetch_ns;
     int64_t score_cpu_ns;  /* of queries' evaluation, all scoring threads together */
     uint64_t scored_bytes; /* of digests and keys that these threads read for it */
+    uint64_t near_tokens;  /* cold ones that hillinfer's queries found in the digests in memory */
     int64_t bounds_ns;     /* leoam: until it is known whose keys are looked at */
     struct scorer_candidates candidates;
     int64_t fetch_cold_ns; /* of fetch_ns, what the drive took for its commands */
@@ -198,6 +200,8 @@ void scorer_ask_profile(struct scorer *p, int64_t limit_ns);
  * placed by a policy and began with a beta that may change: more stays hot or comes up as it is
  * missed, or goes down a batch at a time. The data thread alone. */
 void scorer_set_beta(struct scorer *p, double beta);
+/* For sequences that begin from now on. The data thread alone. */
+void scorer_set_host_scores(struct scorer *p, double share);
 /* Of several drives: what each may take of what goes down from now on. The data thread alone. */
 void scorer_set_speeds(struct scorer *p, const double speeds[LAYOUT_DRIVES_MAX]);
 

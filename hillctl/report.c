@@ -106,6 +106,7 @@ static json_t *tiers(const Hill__Done *gpu, const Hill__SequenceStats *s)
     json_object_set_new(object, "gpu", g);
     json_object_set_new(object, "hot", tier(s ? s->hot : NULL));
     json_object_set_new(object, "cold", tier(s ? s->cold : NULL));
+    set_integer(json_object_get(object, "cold"), "near", s, s ? s->near_tokens : 0);
     return object;
 }
 

@@ -217,14 +217,36 @@ static uint64_t reading_tables(const struct kv_plan_input *in, uint64_t n_ranges
            16 * (window / (key_bytes * 64) + ranges + 1);
 }
 
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+    return b ? common_divisor(b, a % b) : a;
+}
+
+struct kv_lent_unit kv_lent_unit(const struct kv_geometry *g)
+{
+    const uint32_t frame = KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS;
+    uint32_t groups = KV_HOT_BLOCK_TOKENS * kv_entry_bytes(g) / kv_group_bytes(g);
+    uint32_t n_blocks = frame / common_divisor(frame, groups);
+    return (struct kv_lent_unit){n_blocks, groups, n_blocks * (frame + groups) / frame};
+}
+
+uint64_t kv_lent_block_bytes(const struct kv_geometry *g)
+{
+    struct kv_lent_unit unit = kv_lent_unit(g);
+    return KV_LENT_BLOCK_BYTES + (uint64_t)KV_CACHED_FRAME_BYTES * unit.n_frames / unit.n_blocks;
+}
+
 uint64_t kv_plan_digest_cache(const struct kv_plan_input *in)
 {
     uint64_t blocks = in->cold_slots / KV_HOT_BLOCK_TOKENS;
     uint64_t block = KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS * kv_group_bytes(&in->geometry);
-    uint64_t all = blocks * (block + KV_CACHED_BLOCK_BYTES + KV_CACHED_FRAME_BYTES) +
-                   sequences(in) * in->geometry.n_layers * KV_CACHED_LIST_BYTES;
+    uint64_t lists = sequences(in) * in->geometry.n_layers;
+    uint64_t tables = blocks * KV_CACHED_BLOCK_BYTES + lists * KV_CACHED_LIST_BYTES;
+    uint64_t all = tables + blocks * (block + KV_CACHED_FRAME_BYTES);
     if (!kv_plan_caches_digests(in->selection.policy))
         return 0;
+    if (in->lends_digests)
+        return tables + sequences(in) * KV_CACHED_OWNER_BYTES;
     return in->digest_cache_bytes < all ? in->digest_cache_bytes : all;
 }
 
@@ -301,10 +323,17 @@ static void plan_fixed(struct kv_hot_plan *out, const struct kv_plan_input *in,
     *full_blocks = lists * (kv_hot_blocks(in->ctx_tokens) + 1);
 }
 
-static uint64_t hot_bytes(const struct kv_hot_plan *plan, uint64_t blocks)
+/* Of a block, with what the scorer keeps beside it. */
+static uint64_t whole_block(const struct kv_hot_plan *plan, const struct kv_plan_input *in)
+{
+    return plan->block_bytes + (kv_plan_lends(in) ? kv_lent_block_bytes(&in->geometry) : 0);
+}
+
+static uint64_t hot_bytes(const struct kv_hot_plan *plan, const struct kv_plan_input *in,
+                          uint64_t blocks)
 {
     return plan->staging_bytes + plan->tables_bytes + plan->private_bytes +
-           blocks * plan->block_bytes;
+           blocks * whole_block(plan, in);
 }
 
 uint64_t kv_plan_hot_min_bytes(const struct kv_plan_input *in)
@@ -312,7 +341,7 @@ uint64_t kv_plan_hot_min_bytes(const struct kv_plan_input *in)
     struct kv_hot_plan plan;
     uint64_t min_blocks, full_blocks;
     plan_fixed(&plan, in, &min_blocks, &full_blocks);
-    return hot_bytes(&plan, min_blocks);
+    return hot_bytes(&plan, in, min_blocks);
 }
 
 uint64_t kv_plan_hot_full_bytes(const struct kv_plan_input *in)
@@ -320,7 +349,7 @@ uint64_t kv_plan_hot_full_bytes(const struct kv_plan_input *in)
     struct kv_hot_plan plan;
     uint64_t min_blocks, full_blocks;
     plan_fixed(&plan, in, &min_blocks, &full_blocks);
-    return hot_bytes(&plan, full_blocks);
+    return hot_bytes(&plan, in, full_blocks);
 }
 
 static int check_input(const struct kv_plan_input *in, struct hill_why *why)
@@ -357,14 +386,15 @@ int kv_plan_hot(struct kv_hot_plan *out, const struct kv_plan_input *in, uint64_
         return hill_fail(why, HILL_E_INVALID,
                          "%u sequences of %u tokens are beyond what a hot pool can address",
                          (uint32_t)sequences(in), in->ctx_tokens);
-    if (hot_cap_bytes < hot_bytes(out, min_blocks))
+    if (hot_cap_bytes < hot_bytes(out, in, min_blocks))
         return hill_fail(why, HILL_E_INVALID,
                          "--hot-mb is too small for tables, sinks and windows of --ctx-size %u and "
                          "--parallel %u in %u layers: %.2f MiB needed, %.2f MiB given",
                          in->ctx_tokens, (uint32_t)sequences(in), in->geometry.n_layers,
-                         (double)hot_bytes(out, min_blocks) / 1048576.0,
+                         (double)hot_bytes(out, in, min_blocks) / 1048576.0,
                          (double)hot_cap_bytes / 1048576.0);
-    uint64_t fit = (hot_cap_bytes - hot_bytes(out, 0)) / out->block_bytes;
+    uint64_t fit = (hot_cap_bytes - hot_bytes(out, in, 0)) / whole_block(out, in);
     out->n_blocks = smaller(fit < full_blocks ? fit : full_blocks, KV_MAX_HOT_BLOCKS);
+    out->private_bytes += out->n_blocks * (whole_block(out, in) - out->block_bytes);
     return 0;
 }

@@ -53,6 +53,7 @@ struct kv_plan_input {
     bool speculates;     /* queries are guessed: two selections of a sequence are alive at a time */
     uint64_t cold_slots; /* of the cold pool that all sequences together can use; 0: none */
     uint64_t digest_cache_bytes; /* --digest-mb: digests of cold tokens in M_0, at most */
+    bool lends_digests; /* --digest-mb auto: they lie in hot blocks that are lent to them */
 };
 
 /* GPU KV bytes (cap --gpu-kv-mb) for a request of n_prompt + n_predict tokens: prefill (hidden
@@ -102,13 +103,32 @@ uint64_t kv_plan_state_bytes(const struct kv_geometry *g, uint32_t policy, uint3
 #define KV_CACHED_BLOCK_BYTES 4u
 #define KV_CACHED_LIST_BYTES  4u
 #define KV_CACHED_FRAME_BYTES 16u
-/* What the cache may take of M_0: as asked, at most what all cold digests take; 0 with a policy
- * that scores no digests. */
+/* And of each sequence whose hot blocks it may have, and each of these blocks. */
+#define KV_CACHED_OWNER_BYTES 8u
+#define KV_LENT_BLOCK_BYTES   8u
+/* What the cache may take of M_0 for itself: as asked, at most what all cold digests take; where
+ * they lie in hot blocks, its tables alone. 0 with a policy that scores no digests. */
 uint64_t kv_plan_digest_cache(const struct kv_plan_input *in);
 static inline bool kv_plan_caches_digests(uint32_t policy)
 {
     return policy == KV_POLICY_HILLINFER || policy == KV_POLICY_HOST_DIGEST;
 }
+static inline bool kv_plan_lends(const struct kv_plan_input *in)
+{
+    return in->lends_digests && kv_plan_caches_digests(in->selection.policy);
+}
+
+/* Hot blocks are lent to cold digests in units of n_blocks, the fewest that hold whole frames
+ * (digests of 64 tokens): a block has room for four groups where its own digests would lie, and for
+ * `groups` where its entries would. Four blocks of FP16 entries and INT8 digests hold 19 frames. */
+struct kv_lent_unit {
+    uint32_t n_blocks, groups, n_frames;
+};
+#define KV_LENT_UNIT_MAX 4u /* blocks */
+struct kv_lent_unit kv_lent_unit(const struct kv_geometry *g);
+/* Of each block that may be lent, what the cache's tables take: whose and in which unit it is, and
+ * its frames. */
+uint64_t kv_lent_block_bytes(const struct kv_geometry *g);
 
 /* The staging segment's payload: an arena of that many slots, and the key windows behind it. 0: out
  * of range. */
@@ -122,7 +142,8 @@ struct kv_hot_plan {
                                are guessed, and n windows; and the key windows behind it */
     uint64_t tables_bytes;  /* in the hot segment: location words, lists, GPU slot tables */
     uint64_t block_bytes;   /* of one hot block: entries, digests, owner */
-    uint64_t private_bytes; /* the scorer's own: selector, cold map, placement, buffers */
+    uint64_t private_bytes; /* the scorer's own: selector, cold map, placement, buffers; with what
+                               n_blocks need to be lent */
     uint32_t staging_slots;
     uint32_t n_blocks; /* hot blocks that fit under the cap, at most what all contexts need */
 };

@@ -108,7 +108,7 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
 #define NUMBERS(X)                                                                                 \
     X(run_id) X(epoch) X(tiers_epoch) X(threads) X(hot_cap_bytes) X(hot_bytes) X(gpu_kv_cap_bytes) \
     X(gpu_slots) X(staging_slots) X(gpu_drop) X(csd_attached) X(csd_plain) X(csd_cast) X(csd_dram_bytes) X(cold_cap_bytes) X(block_tokens) X(csd_drives) X(csd_drive)    \
-    X(beta) X(beta_auto) X(placement) X(pin) X(speculate) X(exact_layers) X(simd) X(trace_scores) X(prefix_bytes) X(prefix_share) X(prefix_cache_bytes) X(prefix_away) X(prefix_gpu_cache_bytes)
+    X(beta) X(beta_auto) X(host_scores) X(placement) X(pin) X(speculate) X(exact_layers) X(simd) X(trace_scores) X(prefix_bytes) X(prefix_share) X(prefix_cache_bytes) X(prefix_away) X(prefix_gpu_cache_bytes)
 /* clang-format on */
 #define TEXTS(X)                                                                                   \
     X(model_path)                                                                                  \
@@ -117,7 +117,7 @@ struct kv_selection_settings selection_from_wire(const Hill__Selection *in)
 /* clang-format off */
 #define PLAN(X)                                                                                    \
     X(n_embd) X(n_ff) X(n_vocab) X(ctx_tokens) X(n_sequences) X(batch_tokens)                      \
-    X(digest_cache_bytes) X(rows_in_flight)
+    X(digest_cache_bytes) X(lends_digests) X(rows_in_flight)
 /* clang-format on */
 
 #define TO_WIRE(field)      c->field = s->field;

@@ -145,8 +145,9 @@ const struct option_spec hill_pipeline_specs[] = {
     OPTION(
         "digest-mb", SIZE, "SIZE",
         "how much of --hot-mb holds digests of cold tokens, which the host scores in the drive's "
-        "place (policies hillinfer, host-digest)",
-        .max = MAX_MIB, .fallback = "0"),
+        "place (policies hillinfer, host-digest); auto: of a sequence that has more than its part "
+        "of --hot-mb holds, in place of entries, so that the host scores what --beta gives it",
+        .max = MAX_MIB, .choices = "auto", .fallback = "auto"),
     OPTION("rows-in-flight", INTEGER, "N",
            "queries of a layer that are worked at together: the drive scores and fetches for some "
            "sequences while the scorer is at another one",
@@ -347,10 +348,12 @@ static bool prefix_away(const struct options *options)
 static void read_epoch(struct epoch_settings *e, const struct options *options)
 {
     bool any_beta = options_is_word(options, "beta"), any_pin = options_is_word(options, "pin");
+    bool lends = options_is_word(options, "digest-mb");
     *e = (struct epoch_settings){
         .plan = {.batch_tokens = (uint32_t)options_integer(options, "batch-size"),
                  .n_sequences = (uint32_t)options_integer(options, "parallel"),
-                 .digest_cache_bytes = options_bytes(options, "digest-mb"),
+                 .digest_cache_bytes = lends ? 0 : options_bytes(options, "digest-mb"),
+                 .lends_digests = lends,
                  .rows_in_flight = (uint32_t)options_integer(options, "rows-in-flight"),
                  .geometry.digest_bits =
                      strcmp(options_text(options, "score-bits"), "4") == 0 ? 4 : 8},

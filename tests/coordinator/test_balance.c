@@ -82,6 +82,40 @@ static void test_beta_makes_both_paths_take_equally_long(void **state)
                  1e9 / B.f_s + alpha_B * 1e9 / B.B_s);
 }
 
+/* Eq. 2 without a hot entry: the CPU scores the share s of 1 GB, the drive the others, and all that
+ * is selected comes from the drive. */
+static void test_what_the_host_scores_by_digests_balances_both_sides(void **state)
+{
+    (void)state;
+    double s;
+    const struct balance_rates slow_host = {.f_c = 1e9, .f_s = 3.2e9, .B_c = 25e9, .B_s = 3e9};
+    assert_int_equal(balance_host_scores(&s, &slow_host, alpha_B, NULL), 0);
+    assert_true(s > 0.2 && s < 0.4);
+    assert_close(s * 1e9 / slow_host.f_c,
+                 (1 - s) * 1e9 / slow_host.f_s + alpha_B * 1e9 / slow_host.B_s);
+    /* a host that scores everything before the drive has fetched */
+    assert_int_equal(balance_host_scores(&s, &B, 0.9, NULL), 0);
+    assert_close(s, 1);
+    assert_int_equal(balance_host_scores(&s, &B, 1.1, NULL), HILL_E_INVALID);
+    assert_int_equal(balance_host_scores(&s, &B, NAN, NULL), HILL_E_INVALID);
+}
+
+/* Rates A: scoring a byte of 4.75 - 1 entries takes the drive 0.9375, fetching alpha of one alpha /
+ * B_s. Where they are not there yet, they must save half as much again. */
+static void test_digests_pay_where_scoring_takes_the_drive_longer_than_fetching(void **state)
+{
+    (void)state;
+    struct balance_rates rates = A;
+    assert_true(balance_digests_pay(&rates, 0.9, 0.9, 4.75, false));
+    rates.B_s = 0.4;                                                   /* alpha * 2.5 */
+    assert_true(balance_digests_pay(&rates, 0.4, 0.34, 4.75, true));   /* 0.925 */
+    assert_false(balance_digests_pay(&rates, 0.4, 0.36, 4.75, true));  /* 0.95 */
+    assert_true(balance_digests_pay(&rates, 0.3, 0.19, 4.75, false));  /* 0.919 */
+    assert_false(balance_digests_pay(&rates, 0.3, 0.21, 4.75, false)); /* 0.956 */
+    rates.f_s = 8; /* what scores faster saves less */
+    assert_false(balance_digests_pay(&rates, 0.3, 0.19, 4.75, true));
+}
+
 /* M = 110, beta = 8/3: M_c = 110 * 8/11 = 80, M_s = 30. M_0 = 80 is just enough; with M_0 = 22 only
  * M_c = 22 is hot, M_s = 88 and beta = 1/4. */
 static void test_bound_of_eq_3(void **state)
@@ -267,6 +301,8 @@ int main(void)
         cmocka_unit_test(test_beta_of_eq_4),
         cmocka_unit_test(test_several_drives_are_one_of_their_speeds_sum),
         cmocka_unit_test(test_beta_makes_both_paths_take_equally_long),
+        cmocka_unit_test(test_what_the_host_scores_by_digests_balances_both_sides),
+        cmocka_unit_test(test_digests_pay_where_scoring_takes_the_drive_longer_than_fetching),
         cmocka_unit_test(test_bound_of_eq_3),
         cmocka_unit_test(test_each_side_has_a_share_of_its_own),
         cmocka_unit_test(test_any_beta_is_bound),

@@ -46,10 +46,10 @@ static void worker_came(void *unused, enum worker w)
 {
     (void)unused, (void)w;
 }
-static double beta(void *unused)
+static void balance(void *unused, struct epoch_settings *now)
 {
     (void)unused;
-    return 0.25;
+    now->beta = 0.25;
 }
 static bool is_busy(void *unused)
 {
@@ -70,7 +70,7 @@ static bool can_go_on(void *unused)
 static const struct supervisor_hooks hooks = {.epoch_ends = epoch_ends,
                                               .ending = ending,
                                               .worker_came = worker_came,
-                                              .beta = beta,
+                                              .balance = balance,
                                               .is_busy = is_busy,
                                               .is_reading = is_reading,
                                               .can_go_on = can_go_on,

@@ -48,7 +48,7 @@ static int audit_list(const struct hkm *h, uint32_t list, uint64_t *blocks, stru
 
 int hkm_audit(const struct hkm *h, struct hill_why *why)
 {
-    uint64_t blocks = 0, limits = 0, n_free = 0;
+    uint64_t blocks = 0, limits = 0, n_free = 0, n_lent = 0;
     for (uint32_t list = 0; list < h->n_sequences * h->geometry.n_layers; list++) {
         int rc = audit_list(h, list, &blocks, why);
         if (rc)
@@ -59,9 +59,13 @@ int hkm_audit(const struct hkm *h, struct hill_why *why)
     for (uint32_t b = h->free_block; b != HKM_NONE && n_free <= h->n_blocks;
          prev = b, b = h->owners[b].next)
         n_free += h->owners[b].list == HKM_NONE && h->owners[b].prev == prev;
-    if (n_free != h->n_free || blocks + n_free != h->n_blocks ||
-        limits + h->n_unreserved != h->n_blocks)
-        return hill_fail(why, HILL_E_DAMAGED, "hot pool: %llu blocks owned, %llu free, of %u",
-                         (unsigned long long)blocks, (unsigned long long)n_free, h->n_blocks);
+    for (uint32_t b = 0; b < h->n_blocks; b++)
+        n_lent += h->owners[b].list == HKM_LENT;
+    if (n_free != h->n_free || blocks + n_free + n_lent != h->n_blocks ||
+        limits + h->n_unreserved + n_lent != h->n_blocks)
+        return hill_fail(why, HILL_E_DAMAGED,
+                         "hot pool: %llu blocks owned, %llu free, %llu lent, of %u",
+                         (unsigned long long)blocks, (unsigned long long)n_free,
+                         (unsigned long long)n_lent, h->n_blocks);
     return 0;
 }

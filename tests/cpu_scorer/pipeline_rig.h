@@ -36,8 +36,9 @@ struct rig_options {
     uint32_t policy, importance;     /* the pipeline's */
     struct kv_layer_windows windows; /* the model's */
     const char *mass;                /* path that evaluates keys; NULL: auto */
-    uint64_t digest_cache_bytes;     /* host-digest */
-    double cpu_gb_per_s;             /* modelled */
+    uint64_t digest_cache_bytes;     /* of hillinfer, host-digest */
+    double host_scores;  /* above 0: digests lie in hot blocks that are lent (hot_share.h) */
+    double cpu_gb_per_s; /* modelled */
     const struct shm_ring_tap *taps; /* [RING_COUNT], of the scorer's ends; NULL: none */
     uint32_t n_sequences;            /* 0: RIG_SEQUENCES */
     uint32_t rows;                   /* in flight; 0: 1 */

@@ -316,6 +316,35 @@ static void leave_one(const struct rig_options *o)
     rig_stop(r);
 }
 
+/* What has lent hot blocks to digests takes them back: there is room for every entry. */
+static void test_lent_blocks_are_for_what_comes_up(void **unused)
+{
+    (void)unused;
+    static const struct rig_options places[] = {
+        {.csd = true, .beta = 9, .host_scores = 1, .hot_blocks = 48},
+        {.csd = true, .beta = 9, .host_scores = 1, .hot_blocks = 48, .rows = 2, .reads_hot = true},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct rig *r = rig_start(&places[i]);
+        struct rig_request *q = gpu_begin(r, 0, PROMPT, MAX, &usual, 0);
+        gpu_prefill(q);
+        decode(&q, 1, BEFORE);
+        rig_settle(r);
+        rig_drain(r);
+        uint32_t steps = 0;
+        for (; told(r) < 1 && steps < 100; steps++)
+            decode(&q, 1, 1);
+        await_told(r, 1);
+        decode(&q, 1, 10);
+        struct scorer_stats stats = end(q);
+        assert_true(stats.near_tokens > 0);
+        assert_int_equal(stats.hot.tokens, entries(steps + 10));
+        assert_int_equal(r->drained.left, 0);
+        assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
+        rig_stop(r);
+    }
+}
+
 static void test_one_of_several_is_left_while_requests_decode(void **unused)
 {
     (void)unused;
@@ -331,6 +360,8 @@ static void test_one_of_several_is_left_while_requests_decode(void **unused)
     leave_one(&o);
     o.reads_hot = o.adapts = false;
     leave_one(&o);
+    leave_one(&(struct rig_options){
+        .csd = true, .beta = 9, .host_scores = 1, .n_drives = 3, .hot_blocks = 24});
 }
 
 /* Drives that answer no DEMOTE: no query waits for one. */
@@ -569,6 +600,7 @@ static void test_what_nobody_has_asked_for_keeps_no_drive(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lent_blocks_are_for_what_comes_up),
         cmocka_unit_test(test_one_of_several_is_left_while_requests_decode),
         cmocka_unit_test(test_no_query_waits_for_what_goes_over),
         cmocka_unit_test(test_a_scorer_that_is_lost_while_entries_go_over_loses_nothing),

@@ -179,11 +179,69 @@ static void op_promote(struct hkm *h, uint32_t s, uint32_t l)
     }
 }
 
+/* Blocks that are lent, with bytes of the borrower's in them. */
+static struct {
+    uint32_t blocks[BLOCKS], n;
+} lent;
+
+static void fill_lent(struct hkm *h, uint32_t block)
+{
+    memset(hkm_entry(h, block * 64), (int)block, 64 * (size_t)h->entry_bytes);
+    memset(h->digests + block * 64 * (size_t)kv_digest_bytes(&geometry), (int)block,
+           64 * (size_t)kv_digest_bytes(&geometry));
+}
+
+static void check_lent(struct hkm *h, uint32_t block)
+{
+    const uint8_t *digests = h->digests + block * 64 * (size_t)kv_digest_bytes(&geometry);
+    for (size_t i = 0; i < 64 * (size_t)h->entry_bytes; i++)
+        assert_int_equal(hkm_entry(h, block * 64)[i], block);
+    for (size_t i = 0; i < 64 * (size_t)kv_digest_bytes(&geometry); i++)
+        assert_int_equal(digests[i], block);
+}
+
+static uint32_t unreserved(void)
+{
+    return BLOCKS - (limits[0] + limits[1]) * LAYERS - lent.n;
+}
+
+static void op_lend(struct hkm *h)
+{
+    uint32_t n = 1 + draw(5), left = unreserved();
+    int rc = hkm_lend(h, n, lent.blocks + lent.n);
+    assert_int_equal(rc, n <= left ? 0 : HILL_E_NOSPACE);
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        fill_lent(h, lent.blocks[lent.n++]);
+}
+
+static void op_give_back(struct hkm *h)
+{
+    uint32_t i = draw(BLOCKS);
+    if (i >= lent.n)
+        return;
+    check_lent(h, lent.blocks[i]);
+    hkm_give_back(h, lent.blocks[i]);
+    lent.blocks[i] = lent.blocks[--lent.n];
+}
+
+/* Fewer blocks, if no layer holds more. */
+static void op_shrink(struct hkm *h, uint32_t s)
+{
+    uint32_t to = draw(limits[s] + 2), most = 0;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        uint32_t has = h->lists[hkm_list_index(h, s, l)].n_blocks;
+        most = has > most ? has : most;
+    }
+    bool can = to <= limits[s] && most <= to;
+    assert_int_equal(hkm_shrink(h, s, to), can);
+    limits[s] = can ? to : limits[s];
+}
+
 static void op_end(struct hkm *h, uint32_t s)
 {
     hkm_release(h, s);
     memset(model[s], 0, sizeof model[s]);
-    uint32_t want = 1 + draw(9), free_blocks = BLOCKS - limits[1 - s] * LAYERS;
+    uint32_t want = 1 + draw(9), free_blocks = BLOCKS - limits[1 - s] * LAYERS - lent.n;
     int rc = hkm_reserve(h, s, want);
     assert_int_equal(rc, want * LAYERS <= free_blocks ? 0 : HILL_E_NOSPACE);
     limits[s] = rc ? 0 : want;
@@ -218,14 +276,22 @@ static void test_random_operations_match_the_model(void **unused)
             op_demote(&h, s, l, false);
         else if (what < 700)
             op_demote(&h, s, l, true);
-        else if (what < 997)
+        else if (what < 990)
             op_promote(&h, s, l);
+        else if (what < 993)
+            op_lend(&h);
+        else if (what < 996)
+            op_give_back(&h);
+        else if (what < 997)
+            op_shrink(&h, s);
         else
             op_end(&h, s);
         if (round % CHECK_EVERY == 0)
             check_all(&h);
     }
     check_all(&h);
+    for (uint32_t i = 0; i < lent.n; i++)
+        check_lent(&h, lent.blocks[i]);
     cold_map_finish(&cold);
     free(memory);
 }

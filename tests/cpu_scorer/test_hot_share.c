@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
+
 #include "cpu_scorer/hot_share.h"
 
 static void test_a_quarter_beta_keeps_a_fifth_hot(void **unused)
@@ -171,6 +173,86 @@ static void test_beyond_its_share_a_sequence_takes_what_is_free_or_waits(void **
     assert_int_equal(blocks, 2);
 }
 
+/* One sequence, two layers: 40 blocks of a layer, four of which hold the digests of 19. */
+static struct hot_share_room lending(void)
+{
+    struct hot_share_room room = two_tiers(1, 80, 400);
+    room.lent_blocks = 4;
+    room.lent_frames = 19;
+    return room;
+}
+
+static void test_digests_take_the_place_of_entries_beyond_m_0(void **unused)
+{
+    (void)unused;
+    /* of 100 blocks of tokens 23 are hot (and one is spare), so that the host scores 0.974 of all:
+     * the digests of 75 blocks, and of one that is not full, fit in the other 16 of 40 */
+    struct hot_share p = {.beta = 9, .scores = 1, .sinks = 4, .window = 32};
+    struct hot_share_room room = lending();
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
+    assert_int_equal(hot_share_plan(&p, &room, 6400, &blocks, stripes, NULL), 0);
+    assert_int_equal(blocks, 24);
+    assert_int_equal(p.lent, 16);
+    assert_int_equal(p.all, 40);
+    assert_int_equal(p.limit, 23 * 64);
+    assert_int_equal(hot_share_target(&p, 6400), 23 * 64);
+    /* all that M_0 has for 1000 blocks is too little, even with the fewest entries */
+    assert_int_equal(hot_share_plan(&p, &room, 20000, &blocks, stripes, NULL), 0);
+    assert_int_equal(blocks, 2);
+    assert_int_equal(p.lent, 38);
+}
+
+static void test_nothing_is_lent_where_entries_fit_or_digests_do_not_pay(void **unused)
+{
+    (void)unused;
+    struct hot_share p = {.beta = 9, .scores = 1, .sinks = 4, .window = 32};
+    struct hot_share_room room = lending();
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX];
+    assert_int_equal(hot_share_plan(&p, &room, 39 * 64, &blocks, stripes, NULL), 0);
+    assert_true(p.lent == 0 && blocks > 35);
+    p = (struct hot_share){.beta = 0.25, .scores = 1, .sinks = 4, .window = 32};
+    assert_int_equal(hot_share_plan(&p, &room, 6400, &blocks, stripes, NULL), 0);
+    assert_true(p.lent == 0 && blocks == 21); /* a fifth */
+    p = (struct hot_share){.beta = 9, .sinks = 4, .window = 32};
+    assert_int_equal(hot_share_plan(&p, &room, 6400, &blocks, stripes, NULL), 0);
+    assert_true(p.lent == 0 && blocks == 40);
+    p = (struct hot_share){.beta = 9, .scores = 1, .sinks = 4, .window = 32};
+    room.lent_frames = 0;
+    assert_int_equal(hot_share_plan(&p, &room, 6400, &blocks, stripes, NULL), 0);
+    assert_true(p.lent == 0 && blocks == 40);
+}
+
+/* As Eq. 2 with three parts has it: the times of both sides, worked out from what was planned. */
+static void test_the_host_scores_what_balances_both_sides(void **unused)
+{
+    (void)unused;
+    const double f_c = 2, f_s = 3, B_c = 20, B_s = 6, alpha = 0.5;
+    struct hot_share p = {.beta = (1 / f_s + alpha / B_s) / (1 / f_c + alpha / B_c),
+                          .scores = (1 / f_s + alpha / B_s) / (1 / f_c + 1 / f_s),
+                          .sinks = 4,
+                          .window = 32};
+    struct hot_share_room room = lending();
+    uint32_t blocks, stripes[LAYOUT_DRIVES_MAX], tokens = 64000;
+    room.hot_blocks = room.unreserved = 800;
+    room.drives[0].stripes = room.drives[0].free_stripes = 1000;
+    assert_int_equal(hot_share_plan(&p, &room, tokens, &blocks, stripes, NULL), 0);
+    double hot = (double)p.limit / tokens;
+    double scored = hot + (p.lent * 19 / 4 - 1) * 64.0 / tokens;
+    double cpu = scored / f_c + alpha * hot / B_c;
+    double drive = (1 - scored) / f_s + alpha * (1 - hot) / B_s;
+    assert_true(p.lent > 0 && fabs(cpu - drive) < 0.02 * drive); /* whole blocks */
+}
+
+static void test_a_sequence_lends_no_more_than_is_left(void **unused)
+{
+    (void)unused;
+    struct hot_share p = {.lent = 16, .all = 40};
+    assert_int_equal(hot_share_lent(&p, 24), 16);
+    assert_int_equal(hot_share_lent(&p, 20), 16);
+    assert_int_equal(hot_share_lent(&p, 30), 10);
+    assert_int_equal(hot_share_lent(&p, 41), 0);
+}
+
 static void test_stripes_follow_the_drives_shares(void **unused)
 {
     (void)unused;
@@ -201,6 +283,10 @@ static void test_stripes_follow_the_drives_shares(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_digests_take_the_place_of_entries_beyond_m_0),
+        cmocka_unit_test(test_nothing_is_lent_where_entries_fit_or_digests_do_not_pay),
+        cmocka_unit_test(test_the_host_scores_what_balances_both_sides),
+        cmocka_unit_test(test_a_sequence_lends_no_more_than_is_left),
         cmocka_unit_test(test_stripes_follow_the_drives_shares),
         cmocka_unit_test(test_a_quarter_beta_keeps_a_fifth_hot),
         cmocka_unit_test(test_sinks_and_the_newest_are_hot),

@@ -300,7 +300,7 @@ static struct rig *ask_again(struct rig_options *o, struct rig *r, struct rig_re
 static void interrupt_question(struct rig_options o)
 {
     o.csd = true;
-    o.beta = 0.25;
+    o.beta = o.beta > 0 ? o.beta : 0.25;
     o.n_sequences = 1;
     o.past_tokens = PAST;
     struct rig *r = rig_start(&o);
@@ -335,6 +335,9 @@ static void test_a_question_that_is_interrupted_again_and_again_finds_room(void 
         (struct rig_options){.n_drives = 2, .drive_stripes = {RIG_LAYERS, RIG_LAYERS}});
     /* and copies of all of them */
     interrupt_question((struct rig_options){.placement = PLACEMENT_BKP, .pin = 0.05});
+    /* and where digests had lain in hot blocks */
+    interrupt_question(
+        (struct rig_options){.beta = 9, .host_scores = 1, .hot_blocks = 7 * RIG_LAYERS});
 }
 
 int main(void)

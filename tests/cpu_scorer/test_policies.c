@@ -152,6 +152,40 @@ static void test_hillinfer_selects_the_same_with_digests_in_memory(void **unused
     }
 }
 
+/* And with digests in hot blocks that the sequence lends, seven blocks of a layer for nine blocks
+ * of tokens: fewer scores, or digests, cross the link. */
+static void test_selections_are_the_same_with_digests_in_hot_blocks(void **unused)
+{
+    static const struct rig_options places[] = {
+        {.csd = true, .beta = 9},
+        {.csd = true, .beta = 9, .rows = 2, .placement = PLACEMENT_BKP, .pin = 0.05},
+        {.csd = true, .beta = 9, .adapts = true, .placement = PLACEMENT_BKP, .pin = 0.05},
+        {.csd = true, .beta = 9, .reads_hot = true},
+        {.csd = true, .beta = 9, .n_drives = 3, .speeds = {1, 2, 1}},
+        {.csd = true, .beta = 9, .policy = KV_POLICY_HOST_DIGEST},
+    };
+    uint64_t hash =
+        whole_request((struct rig_options){.csd = false}, KV_POLICY_HILLINFER).selection_hash;
+    (void)unused;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        uint64_t link[2], near[2];
+        for (uint32_t lends = 0; lends < 2; lends++) {
+            struct rig_options o = places[i];
+            o.hot_blocks = 7 * RIG_SEQUENCES * RIG_LAYERS;
+            o.host_scores = lends;
+            struct scorer_stats s =
+                whole_request(o, o.policy ? o.policy : (uint32_t)KV_POLICY_HILLINFER);
+            assert_int_equal(s.selection_hash, hash);
+            link[lends] = s.link_score_bytes + s.link_key_bytes;
+            near[lends] = s.near_tokens;
+        }
+        print_message("%llu, %llu bytes; %llu tokens near\n", (unsigned long long)link[0],
+                      (unsigned long long)link[1], (unsigned long long)near[1]);
+        assert_true(link[0] > link[1] && near[0] == 0);
+        assert_int_equal(near[1] > 0, places[i].policy != KV_POLICY_HOST_DIGEST);
+    }
+}
+
 static uint32_t reads(struct rig *r, uint32_t drive)
 {
     return atomic_load_explicit(&r->agents[drive]->reads, memory_order_acquire);
@@ -292,19 +326,28 @@ static void test_a_pipeline_serves_what_it_is_set_up_for(void **unused)
 static void test_the_plan_counts_what_is_allocated(void **unused)
 {
     (void)unused;
-    for (uint32_t policy = 0; policy < KV_POLICY_COUNT; policy++) {
-        struct rig_options o = {
-            .csd = true, .beta = 0.25, .policy = policy, .digest_cache_bytes = 100000, .rows = 2};
+    for (uint32_t i = 0; i < 2 * KV_POLICY_COUNT; i++) {
+        uint32_t policy = i / 2;
+        struct rig_options o = {.csd = true,
+                                .beta = 0.25,
+                                .policy = policy,
+                                .digest_cache_bytes = i % 2 ? 0 : 100000,
+                                .host_scores = i % 2,
+                                .rows = 2};
         struct kv_plan_input in = {.geometry = rig_geometry,
                                    .ctx_tokens = RIG_CTX,
                                    .n_sequences = RIG_SEQUENCES,
                                    .rows_in_flight = 2,
                                    .selection = {.alpha = 1, .policy = policy},
                                    .cold_slots = RIG_STRIPE * RIG_STRIPES,
-                                   .digest_cache_bytes = o.digest_cache_bytes};
+                                   .digest_cache_bytes = o.digest_cache_bytes,
+                                   .lends_digests = i % 2};
         struct kv_hot_plan plan;
         struct rig *r = rig_start(&o);
         assert_int_equal(kv_plan_hot(&plan, &in, 1u << 30, NULL), 0);
+        uint64_t lent = kv_plan_lends(&in) ? kv_lent_block_bytes(&in.geometry) : 0;
+        plan.private_bytes -= plan.n_blocks * lent; /* the rig has its own number of blocks */
+        plan.private_bytes += scorer_hot_blocks(r->pipeline) * lent;
         print_message("%s: %llu bytes, planned %llu\n", kv_policy_name(policy),
                       (unsigned long long)scorer_private_bytes(r->pipeline),
                       (unsigned long long)plan.private_bytes);
@@ -471,6 +514,7 @@ int main(void)
         cmocka_unit_test(test_host_digest_selects_the_same_at_every_place),
         cmocka_unit_test(test_host_digest_selects_what_hillinfer_does),
         cmocka_unit_test(test_hillinfer_selects_the_same_with_digests_in_memory),
+        cmocka_unit_test(test_selections_are_the_same_with_digests_in_hot_blocks),
         cmocka_unit_test(test_host_digest_keeps_sequences_apart),
         cmocka_unit_test(test_several_drives_read_at_the_same_time),
         cmocka_unit_test(test_leoam_reads_fewer_keys_than_h2o),

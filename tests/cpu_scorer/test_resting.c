@@ -109,6 +109,8 @@ static const struct rig_options places[] = {
     {.csd = true, .beta = 0.1, .n_stripes = 15},
     {.csd = true, .beta = 0.6, .placement = PLACEMENT_BKP, .pin = 0.05, .speculates = true},
     {.csd = true, .beta = 0.25, .digest_cache_bytes = 25000},
+    {.csd = true, .beta = 9, .host_scores = 1, .hot_blocks = 40},
+    {.csd = true, .beta = 9, .host_scores = 1, .hot_blocks = 40, .placement = PLACEMENT_BKP},
 };
 
 /* One sequence after the other, each with any number of the tokens before. */
@@ -148,6 +150,32 @@ static void test_any_part_is_gone_on_with(void **unused)
         gpu_free(q);
         rig_stop(r);
     }
+}
+
+/* A sequence that grows beyond its part of M_0 lends the blocks that its entries leave. */
+static void test_who_grows_beyond_m_0_lends(void **unused)
+{
+    (void)unused;
+    struct rig_options o = {.csd = true, .beta = 9, .host_scores = 1, .hot_blocks = 42};
+    struct rig *r = rig_start(&o);
+    struct rig_request *q = open_slot(r, 0);
+    assert_false(go_on(q, 0, 0, 420, 440)); /* all of the 7 blocks a layer that it may have */
+    live(q, 3);
+    struct scorer_stats stats = end(q, true, 0);
+    assert_int_equal(stats.kept_tokens, 423);
+    assert_int_equal(stats.near_tokens, 0);
+    assert_true(go_on(q, q->request_id, 423, 700, 760)); /* 12 blocks of tokens */
+    live(q, 20);
+    stats = end(q, true, 0);
+    assert_true(stats.near_tokens > 0);
+    assert_true(go_on(q, q->request_id, 100, 120, 200)); /* most of it is cut */
+    live(q, 3);
+    end(q, true, 0);
+    assert_true(go_on(q, q->request_id, 123, 400, 420));
+    live(q, 3);
+    end(q, false, 0);
+    gpu_free(q);
+    rig_stop(r);
 }
 
 /* Two slots and room for little more than one of them: who comes gets it. */
@@ -444,6 +472,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_part_is_gone_on_with),
+        cmocka_unit_test(test_who_grows_beyond_m_0_lends),
         cmocka_unit_test(test_what_rests_gives_its_room),
         cmocka_unit_test(test_what_rests_goes_only_with_a_drive_that_goes),
         cmocka_unit_test(test_what_ends_after_the_last_drive_rests),

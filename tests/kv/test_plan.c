@@ -197,6 +197,49 @@ static void each_row_in_flight_is_counted(void **state)
     }
 }
 
+/* Digests that lie in hot blocks: what the scorer keeps beside the blocks is counted with each. */
+static void blocks_that_may_be_lent_cost_more(void **state)
+{
+    (void)state;
+    static const struct {
+        struct kv_geometry g;
+        struct kv_lent_unit unit;
+    } known[] = {
+        {{24, 14, 2, 64}, {4, 15, 19}},    /* 64 entries of 512 bytes; groups of 2112 */
+        {{24, 14, 2, 64, 4}, {2, 30, 17}}, /* of 1088 */
+        {{5, 8, 4, 8}, {2, 14, 9}},        /* 128 bytes; 576 */
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        struct kv_lent_unit unit = kv_lent_unit(&known[i].g);
+        assert_memory_equal(&unit, &known[i].unit, sizeof unit);
+        assert_true(unit.n_blocks <= KV_LENT_UNIT_MAX);
+    }
+    assert_int_equal(kv_lent_block_bytes(&known[0].g), 8 + 16 * 19 / 4);
+    struct kv_plan_input in = input(2000, 0.1);
+    struct kv_hot_plan plan, without;
+    in.cold_slots = 5 * 2048;
+    assert_int_equal(kv_plan_hot(&without, &in, 64 << 20, NULL), 0);
+    in.lends_digests = true;
+    uint64_t min = kv_plan_hot_min_bytes(&in), full = kv_plan_hot_full_bytes(&in);
+    uint64_t lent = kv_lent_block_bytes(&in.geometry), tables = 160 * 4 + 5 * 4 + 8 + 33 * 132;
+    assert_int_equal(kv_plan_digest_cache(&in), 160 * 4 + 5 * 4 + 8);
+    assert_int_equal(kv_plan_hot(&plan, &in, 64 << 20, NULL), 0);
+    assert_int_equal(plan.n_blocks, without.n_blocks);
+    assert_int_equal(plan.block_bytes, without.block_bytes);
+    assert_int_equal(plan.private_bytes, without.private_bytes + tables + plan.n_blocks * lent);
+    for (uint64_t cap = min; cap < full + 100000; cap += 4099) {
+        assert_int_equal(kv_plan_hot(&plan, &in, cap, NULL), 0);
+        uint64_t used = plan.staging_bytes + plan.tables_bytes + plan.private_bytes +
+                        plan.n_blocks * plan.block_bytes;
+        assert_true(used <= cap);
+        assert_true(used + plan.block_bytes + lent > cap || plan.n_blocks == 5 * 33);
+    }
+    assert_int_equal(kv_plan_hot(&plan, &in, min - 1, NULL), HILL_E_INVALID);
+    in.selection.policy = KV_POLICY_H2O; /* scores no digests */
+    assert_false(kv_plan_lends(&in));
+    assert_int_equal(kv_plan_digest_cache(&in), 0);
+}
+
 static void each_sequence_has_its_share_of_the_hot_plan(void **state)
 {
     (void)state;
@@ -289,6 +332,7 @@ int main(void)
         cmocka_unit_test(hot_plan_worked_by_hand),
         cmocka_unit_test(guesses_take_a_second_selection),
         cmocka_unit_test(each_row_in_flight_is_counted),
+        cmocka_unit_test(blocks_that_may_be_lent_cost_more),
         cmocka_unit_test(each_sequence_has_its_share_of_the_hot_plan),
         cmocka_unit_test(the_hot_cap_is_never_exceeded),
         cmocka_unit_test(too_small_a_hot_cap_is_refused_with_both_sizes),

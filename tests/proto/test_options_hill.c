@@ -263,6 +263,14 @@ static void test_pipeline_refusals(void **state)
     assert_int_equal(epoch.plan.digest_cache_bytes, 1u << 20);
     assert_int_equal(parse(&p, NULL, "-m", "x", "--digest-mb", "1.5", NULL), 0);
     assert_int_equal(epoch.plan.digest_cache_bytes, 3u << 19);
+    assert_false(epoch.plan.lends_digests);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--digest-mb", "0", NULL), 0);
+    assert_true(epoch.plan.digest_cache_bytes == 0 && !epoch.plan.lends_digests);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--digest-mb", "some", NULL), HILL_E_INVALID);
+    assert_int_equal(parse(&p, NULL, "-m", "x", NULL), 0);
+    assert_true(epoch.plan.digest_cache_bytes == 0 && epoch.plan.lends_digests);
+    assert_int_equal(parse(&p, NULL, "-m", "x", "--policy", "h2o", "--digest-mb", "auto", NULL), 0);
+    assert_false(kv_plan_lends(&epoch.plan));
     assert_int_equal(parse(&p, NULL, "-m", "x", "--csd-dram-mb", "1.5", NULL), 0);
     assert_int_equal(epoch.csd_dram_bytes, 3u << 19);
     static const char *const no_digests[][2] = {

@@ -32,7 +32,9 @@
 #define FILE_QUICK "build/bench/points/ablation-quick.jsonl"
 
 /* whole first; guessing is off by default, and --gpu-keep no more than a selection */
-#define BASE "--alpha %g --gpu-keep %g --beta %s --placement bkp --speculate on --hot-mb %.2f"
+#define BASE                                                                                       \
+    "--alpha %g --gpu-keep %g --beta %s --placement bkp --speculate on --hot-mb %.2f --digest-mb " \
+    "0"
 
 enum factor { STORAGE, CACHES, DRAM, HKM, APP, AHEAD, BITS, ROWS, FACTORS };
 static const char *const factor_names[FACTORS] = {

@@ -52,15 +52,17 @@
 #define EACH_ALONE  "hillinfer, " ALONE
 #define AS_INT4     "as right as INT4" /* of a rival's row that has less to equal */
 
-#define SETTINGS_MAX 14u
+#define SETTINGS_MAX 15u
 #define FINAL_LEAST  5u /* rounds of a table that is worth finals */
 #define FINAL_ROUNDS 3u /* of the best two settings, which one round does not tell apart */
 
 struct setting {
     const char *name, *options;
-    double digests; /* share of all tokens' digests that M_0 has room for */
+    double digests; /* share of all tokens' digests that M_0 has room for; AS_IT_FINDS */
     double alpha;   /* 0: ALPHA */
 };
+
+#define AS_IT_FINDS (-1) /* --digest-mb auto */
 
 /* With all INT8 digests M_0 has hardly room for an entry. A hot share of 0.2 leaves four fifths of
  * the tokens cold; the more digests M_0 holds, the more tokens are cold. */
@@ -82,8 +84,20 @@ static const struct bar {
      * was tried */
     struct setting settings[SETTINGS_MAX + 1];
 } bars[] = {
-    {"hillinfer", "hillinfer", 8, 0, 0, {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}},
-    {FOUR_BITS, "hillinfer", 4, 0, 0, {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency")}},
+    {"hillinfer",
+     "hillinfer",
+     8,
+     0,
+     0,
+     {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency"),
+      DIGEST_SETTING("recency", "as it finds", AS_IT_FINDS)}},
+    {FOUR_BITS,
+     "hillinfer",
+     4,
+     0,
+     0,
+     {DIGEST_SETTINGS("bkp"), DIGEST_SETTINGS("recency"),
+      DIGEST_SETTING("recency", "as it finds", AS_IT_FINDS)}},
     /* attends to everything, so a guess is always right: the next layer's entries come while this
      * one is computed */
     {"full",
@@ -213,7 +227,7 @@ static struct method *add(struct part *p, struct comparison *c, const char *name
                      point_hot_mb(&like, PLACEMENT_BKP, hot_share, ALPHA, true) + more_mb);
     if (*how->options)
         n += snprintf(m->options + n, sizeof m->options - (size_t)n, " %s", how->options);
-    if (digests > 0)
+    if (how->digests != AS_IT_FINDS)
         n += snprintf(m->options + n, sizeof m->options - (size_t)n, " --digest-mb %.2f", digests);
     if (bar->digest_bits != 8)
         snprintf(m->options + n, sizeof m->options - (size_t)n, " --score-bits %u",
