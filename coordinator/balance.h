@@ -71,6 +71,10 @@ struct balance_window {
     double samples[BALANCE_WINDOW];
     uint32_t n; /* taken in so far */
 };
+static inline bool balance_window_is_full(const struct balance_window *window)
+{
+    return window->n >= BALANCE_WINDOW;
+}
 /* Not finite or negative: ignored. */
 void balance_window_add(struct balance_window *window, double sample);
 /* Of a window that is full; otherwise `fallback`. */

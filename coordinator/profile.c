@@ -100,7 +100,10 @@ static int read_count(uint32_t *out, json_t *from, const char *name)
 static int read_entry(struct profile *out, json_t *from)
 {
     json_t *took = json_object_get(from, "took_ms");
-    *out = (struct profile){.cached = true, .took_ms = json_number_value(took)};
+    json_t *digests = json_object_get(from, "digests_pay"); /* missing: nobody knows yet */
+    *out = (struct profile){.cached = true,
+                            .took_ms = json_number_value(took),
+                            .digests = json_is_true(digests) - json_is_false(digests)};
     if (!json_is_number(took) || read_rates(&out->rates, json_object_get(from, "rates")) ||
         read_rates(&out->spread, json_object_get(from, "spread")) ||
         read_count(&out->rounds, from, "rounds") ||
@@ -161,11 +164,13 @@ static json_t *rates_json(const struct balance_rates *rates)
 
 static json_t *entry_json(const struct profile *profile)
 {
-    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:f}", "rates", rates_json(&profile->rates),
-                     "spread", rates_json(&profile->spread), "rounds", (json_int_t)profile->rounds,
-                     "hot_tokens", (json_int_t)profile->hot_tokens, "cold_tokens",
-                     (json_int_t)profile->cold_tokens, "fetch_tokens",
-                     (json_int_t)profile->fetch_tokens, "took_ms", profile->took_ms);
+    json_t *digests = profile->digests ? json_boolean(profile->digests > 0) : NULL;
+    return json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:f, s:o*}", "rates",
+                     rates_json(&profile->rates), "spread", rates_json(&profile->spread), "rounds",
+                     (json_int_t)profile->rounds, "hot_tokens", (json_int_t)profile->hot_tokens,
+                     "cold_tokens", (json_int_t)profile->cold_tokens, "fetch_tokens",
+                     (json_int_t)profile->fetch_tokens, "took_ms", profile->took_ms, "digests_pay",
+                     digests);
 }
 
 /* Written beside the old one and put in its place. */

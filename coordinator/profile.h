@@ -25,6 +25,9 @@ struct profile {
     uint32_t rounds, hot_tokens, cold_tokens, fetch_tokens;
     double took_ms;
     bool cached; /* not measured by this process */
+    /* Do digests of cold tokens pay in place of entries, as the last queries had it, in this run or
+     * an earlier one (balance_digests_pay)? 1, -1: no, 0: no queries yet. */
+    int digests;
     /* of several drives, which are measured at each start: each one's part of f_s and B_s */
     struct balance_drive drives[LAYOUT_DRIVES_MAX];
     uint32_t n_drives; /* 0: there is one */

@@ -47,6 +47,19 @@ static void fingerprint(char out[PROFILE_FINGERPRINT_BYTES], struct service *sv)
     profile_fingerprint(out, sv->settings, scores);
 }
 
+/* ---- the file ------------------------------------------------------------------------------ */
+
+static void keep(struct service *sv, const struct profile *values)
+{
+    char path[HILL_PATH_BYTES + 32];
+    struct hill_why why = {""};
+    cache_path(path, sv);
+    if (settings_several(sv->settings))
+        return;
+    if (profile_cache_store(path, sv->profile.asked_for, values, &why))
+        log_warn("%s; the next start does not know it", why.text);
+}
+
 /* ---- beta -------------------------------------------------------------------------------- */
 
 double profile_beta(const struct service *sv)
@@ -84,19 +97,36 @@ static double with_link(const struct service *sv, double seconds_a_byte)
     return 1 / (seconds_a_byte + (m->on ? 1e-9 / m->gpu_link : 0));
 }
 
+/* Without queries that tell: as they had it last. */
+static bool digests_pay(struct service *sv, const struct balance_rates *now)
+{
+    struct kv_lent_unit unit = kv_lent_unit(&sv->settings->epoch.plan.geometry);
+    struct profile *values = &sv->profile.values;
+    bool told = balance_window_is_full(&sv->profile.fetch_cold) &&
+                balance_window_is_full(&sv->profile.share_cold);
+    if (!told && values->digests)
+        return values->digests > 0;
+    bool pay =
+        balance_digests_pay(now, sv->profile.alpha_c, sv->profile.alpha_s,
+                            (double)unit.n_frames / unit.n_blocks, sv->profile.host_scores > 0);
+    int digests = pay ? 1 : -1;
+    if (told && values->digests != digests) {
+        values->digests = digests;
+        keep(sv, values);
+    }
+    return pay;
+}
+
 /* What of M_0 is to hold digests of cold tokens in place of entries. */
 static int weigh_digests(struct service *sv, const struct balance_rates *now, struct hill_why *why)
 {
-    struct kv_lent_unit unit = kv_lent_unit(&sv->settings->epoch.plan.geometry);
-    double share, digests = (double)unit.n_frames / unit.n_blocks;
+    double share;
     int code = balance_host_scores(&share, now, sv->profile.alpha_s, why);
-    bool there = sv->profile.host_scores > 0;
-    bool pays =
-        !code && balance_digests_pay(now, sv->profile.alpha_c, sv->profile.alpha_s, digests, there);
-    if (pays != there)
+    bool pay = !code && digests_pay(sv, now);
+    if (pay != (sv->profile.host_scores > 0))
         log_debug("of a sequence beyond its part of M_0, M_0 is to hold %s",
-                  pays ? "digests, and fewer entries" : "entries alone");
-    sv->profile.host_scores = pays ? share : 0;
+                  pay ? "digests, and fewer entries" : "entries alone");
+    sv->profile.host_scores = pay ? share : 0;
     return code;
 }
 
@@ -397,17 +427,6 @@ void profile_take_request(void *owner, struct arrival *a)
 static struct balance_rates rates_from_wire(const Hill__Rates *in)
 {
     return (struct balance_rates){in->f_c, in->f_s, in->b_c, in->b_s};
-}
-
-static void keep(struct service *sv, const struct profile *values)
-{
-    char path[HILL_PATH_BYTES + 32];
-    struct hill_why why = {""};
-    cache_path(path, sv);
-    if (settings_several(sv->settings))
-        return;
-    if (profile_cache_store(path, sv->profile.asked_for, values, &why))
-        log_warn("%s; the next start measures again", why.text);
 }
 
 /* The client that asked gets what was measured. */

@@ -425,7 +425,7 @@ void hkm_release(struct hkm *h, uint32_t sequence)
 int hkm_lend(struct hkm *h, uint32_t n, uint32_t *blocks)
 {
     uint32_t found = 0;
-    if (n > h->n_unreserved)
+    if (n > h->n_unreserved || n > h->n_free)
         return HILL_E_NOSPACE;
     while (found < n) { /* so many are free: reservations say so */
         uint32_t block = (h->lend_below ? h->lend_below : h->n_blocks) - 1;

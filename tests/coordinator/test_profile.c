@@ -53,6 +53,7 @@ static void test_what_was_stored_is_found(void **state)
     (void)state;
     struct profile found, other = one;
     other.rates.f_s = 1;
+    other.digests = -1;
     unlink(path);
     assert_int_equal(profile_cache_find(&found, path, "a", NULL), HILL_E_WOULD_BLOCK);
     assert_int_equal(profile_cache_store(path, "a", &one, NULL), 0);
@@ -66,7 +67,13 @@ static void test_what_was_stored_is_found(void **state)
     assert_true(found.rounds == 9 && found.hot_tokens == 4000 && found.cold_tokens == 2000 &&
                 found.fetch_tokens == 401 && found.took_ms == 512.25);
     assert_int_equal(profile_cache_find(&found, path, "b; \"quoted\"", NULL), 0);
-    assert_true(found.rates.f_s == 1);
+    assert_true(found.rates.f_s == 1 && found.digests == -1);
+    other.digests = 1;
+    assert_int_equal(profile_cache_store(path, "b", &other, NULL), 0);
+    assert_int_equal(profile_cache_find(&found, path, "b", NULL), 0);
+    assert_int_equal(found.digests, 1);
+    assert_int_equal(profile_cache_find(&found, path, "a", NULL), 0);
+    assert_int_equal(found.digests, 0);
     assert_int_equal(profile_cache_find(&found, path, "c", NULL), HILL_E_WOULD_BLOCK);
 }
 

@@ -122,6 +122,22 @@ for mb in 0.12 4; do
     esac
 done
 
+# M_0 has room for two fifths of the entries, and the drive scores slowly: digests of cold tokens take the place of entries
+slowly="--csd-model flash=2.9,score=0.2,dram=0"
+for digests in 0 auto; do
+    # shellcheck disable=SC2086  # words on purpose
+    run "$work/out" --policy hillinfer --alpha 0.1 --beta auto --placement recency --hot-mb 2.6 --digest-mb $digests $slowly
+    expect "--digest-mb $digests: hashes" "$(hashes "$work/out")" "$hillinfers"
+    expect "--digest-mb $digests: within M_0" "$(field "$work/out" '.tiers.hot.bytes <= .tiers.hot.cap_bytes and .tiers.hot.tokens > 0')" true
+    field "$work/out" '"\(.bytes.link_score) \(.tiers.cold.near) \(.tiers.hot.tokens) \(.tiers.cold.tokens)"' >"$work/$digests"
+done
+read -r scores near hot cold <"$work/0"
+read -r scores_auto near_auto hot_auto cold_auto <"$work/auto"
+echo "scores over the link, scored by digests in M_0, hot, cold: $scores $near $hot $cold; with auto: $scores_auto $near_auto $hot_auto $cold_auto"
+expect "--digest-mb 0: all cold tokens are the drive's" "$near" 0
+expect "--digest-mb auto: fewer entries are hot" "$((hot_auto < hot && hot_auto + cold_auto == hot + cold))" 1
+expect "--digest-mb auto: the host scores most of the cold ones" "$((near_auto > 0 && scores_auto < scores / 2))" 1
+
 # leoam where a chunk is two pages and more; the second one's entries are whole pages too, so that flash reads nothing else. The wired
 # model, and the shape of test_follow and test_memory: their kernels are built once
 layers=2
