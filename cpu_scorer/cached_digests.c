@@ -154,13 +154,14 @@ static uint8_t *group_at(const struct cached_digests *c, uint32_t frame, uint32_
 const uint8_t *cached_digests_at(const struct cached_digests *c, uint32_t block, uint32_t group,
                                  uint32_t *n)
 {
-    uint32_t frame = c->frame_of[block];
-    const uint8_t *at = group_at(c, frame, group);
-    for (*n = 1; group + *n < GROUPS; ++*n)
-        if (group_at(c, frame, group + *n) !=
-            at + *n * (uint64_t)kv_group_bytes(&c->config.geometry))
-            break;
-    return at;
+    uint32_t frame = c->frame_of[block], left = GROUPS - group;
+    if (is_lent(c)) {
+        uint32_t at = frame % c->unit.n_frames * GROUPS + group, near = c->unit.n_blocks * GROUPS;
+        uint32_t there = at < near ? GROUPS : c->unit.groups - (at - near) % c->unit.groups;
+        left = left < there ? left : there;
+    }
+    *n = left;
+    return group_at(c, frame, group);
 }
 
 /* ---- whose frames are ----------------------------------------------------------------------- */

@@ -42,12 +42,17 @@ static void disown_copies(struct core *c, const struct sequence *s)
                                 s->layers[layer].kept[p]);
 }
 
-/* What is cold comes up: all hot blocks are for entries. */
+/* What is cold comes up: all hot blocks are for entries, whoever has lent them. */
 static void take_lent(struct core *c)
 {
     for (uint32_t i = 0; i < c->config.n_sequences; i++) {
+        struct sequence *s = &c->sequences[i];
+        if (s->share.lent == 0)
+            continue;
         tiers_lend(&c->tiers, i, 0);
-        c->sequences[i].share.lent = 0;
+        s->share.lent = 0;
+        if (core_runs(s))
+            note_plan(c, s);
     }
 }
 

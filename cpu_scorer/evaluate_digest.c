@@ -445,13 +445,29 @@ static void score_block(const struct scorer_config *c, const struct digest_row *
     }
 }
 
+/* The next block is read while one is scored: it lies anywhere, and the hardware's prefetchers end
+ * with a page. */
+static void fetch_ahead(const struct scorer_config *c, const struct digest_row *e, uint32_t block)
+{
+    const struct cached_digests *cache = &e->evaluator->base.core->tiers.digests;
+    for (uint32_t group = 0, n; group < CACHED_BLOCK_GROUPS; group += n) {
+        const uint8_t *digests = cached_digests_at(cache, block, group, &n);
+        uint32_t bytes = n * kv_group_bytes(&c->geometry);
+        for (uint32_t i = 0; i < bytes; i += KV_GROUP_ALIGN)
+            __builtin_prefetch(digests + i, 0, 2);
+    }
+}
+
 static void run_near(void *context, uint32_t first, uint32_t end)
 {
     const struct digest_row *e = context;
     struct digest_evaluator *all = e->evaluator;
     const struct scorer_config *c = &all->base.core->config;
-    for (uint32_t i = first; i < end; i++)
+    for (uint32_t i = first; i < end; i++) {
+        if (i + 1 < end)
+            fetch_ahead(c, e, e->near[i + 1]);
         score_block(c, e, e->near[i], all->near_scores + (uint64_t)i * KV_HOT_BLOCK_TOKENS);
+    }
 }
 
 static uint64_t near_bytes(const struct digest_row *e)
