@@ -42,9 +42,9 @@ int balance_beta(double *beta, const struct balance_rates *r, double alpha_c, do
 }
 
 bool balance_digests_pay(const struct balance_rates *r, double alpha_c, double alpha_s,
-                         double digests, bool there)
+                         double digests, bool lends)
 {
-    return (digests - 1) / r->f_s > (alpha_c + alpha_s) / 2 / r->B_s * (there ? 1 : 1.5);
+    return (digests - 1) / r->f_s > (alpha_c + alpha_s) / 2 / r->B_s * (lends ? 1 : 1.5);
 }
 
 int balance_host_scores(double *share, const struct balance_rates *r, double alpha_s,
@@ -55,10 +55,7 @@ int balance_host_scores(double *share, const struct balance_rates *r, double alp
         return code;
     if (!(alpha_s >= 0 && alpha_s <= 1))
         return hill_fail(why, HILL_E_INVALID, "balance: share %g is outside [0, 1]", alpha_s);
-    code = finish(share, (1 / r->f_s + alpha_s / r->B_s) / (1 / r->f_c + 1 / r->f_s), why);
-    if (code == 0)
-        *share = fmin(*share, 1);
-    return code;
+    return finish(share, (1 / r->f_s + alpha_s / r->B_s) / (1 / r->f_c + 1 / r->f_s), why);
 }
 
 int balance_drives(struct balance_rates *rates, double *speeds, const struct balance_drive *drives,

@@ -29,15 +29,16 @@ int balance_beta(double *beta, const struct balance_rates *rates, double alpha_c
 /* M_0 holds fewer entries than beta asks for, and in the room of one entry `digests` cold tokens'
  * digests fit, which the CPU scores then. Do these save the drive more time than the entry does?
  * The CPU scores digests - 1 tokens more, which saves the drive (digests - 1) / f_s for each byte
- * of an entry; the entry has to come from the drive when it is selected, alpha / B_s, where alpha,
- * of an entry between the hot ones and the cold ones, is the mean of alpha_c and alpha_s. Where
- * they are not there yet, they must save half as much again, so that sequences that follow one
- * another are placed alike. */
+ * of an entry; the entry is selected with a probability of alpha, which for one between the hot
+ * ones and the cold ones is the mean of alpha_c and alpha_s, and comes from the drive then:
+ * alpha / B_s. lends: the answer was yes before; after a no digests must save half as much again,
+ * so that the answer does not change with every measurement. */
 bool balance_digests_pay(const struct balance_rates *rates, double alpha_c, double alpha_s,
-                         double digests, bool there);
-/* The share of all tokens that the CPU scores, at most 1, if it has their digests but no entries,
- * so that every entry that is selected comes from the drive: Eq. 2 with M_c = 0 and the scoring of
- * that share at f_c, (1 / f_s + alpha_s / B_s) / (1 / f_c + 1 / f_s) (cpu_scorer/hot_share.h). */
+                         double digests, bool lends);
+/* The share of all tokens that the CPU scores if it has their digests but no entries, so that every
+ * entry that is selected comes from the drive: Eq. 2 with M_c = 0 and the scoring of that share at
+ * f_c, (1 / f_s + alpha_s / B_s) / (1 / f_c + 1 / f_s) (cpu_scorer/hot_share.h). Above 1: the CPU
+ * has scored all tokens before the drive has fetched. */
 int balance_host_scores(double *share, const struct balance_rates *rates, double alpha_s,
                         struct hill_why *why);
 

@@ -57,7 +57,7 @@ static void keep(struct service *sv, const struct profile *values)
     if (settings_several(sv->settings))
         return;
     if (profile_cache_store(path, sv->profile.asked_for, values, &why))
-        log_warn("%s; the next start does not know it", why.text);
+        log_warn("%s; the next start has nothing of what was measured since", why.text);
 }
 
 /* ---- beta -------------------------------------------------------------------------------- */
@@ -310,10 +310,10 @@ void profile_take_stages(void *owner, struct arrival *a)
     sample_shares(sv, m);
     if (target_of(sv, &target, &now))
         return;
-    double before = profile_beta(sv);
+    double before = profile_beta(sv), scored = profile_host_scores(sv);
     sv->profile.beta = balance_follow(sv->profile.beta, target);
     weigh(sv, &now, NULL);
-    if (profile_beta(sv) == before)
+    if (profile_beta(sv) == before && (profile_host_scores(sv) > 0) == (scored > 0))
         return;
     log_debug("beta %.4g, was %.4g: on its way to %.4g", profile_beta(sv), before, target);
     tell_scorer(sv);
@@ -448,7 +448,8 @@ void profile_take_result(void *owner, struct arrival *a)
 {
     struct service *sv = owner;
     const Hill__ProfileResult *result = a->message->profile_result;
-    char now[PROFILE_FINGERPRINT_BYTES];
+    char now[PROFILE_FINGERPRINT_BYTES], path[HILL_PATH_BYTES + 32];
+    struct profile earlier;
     if (!sv->profile.asked)
         return;
     sv->profile.asked = false;
@@ -477,6 +478,9 @@ void profile_take_result(void *owner, struct arrival *a)
                              .n_drives = (uint32_t)in->n_drives_f_s};
     for (uint32_t d = 0; d < values.n_drives; d++)
         values.drives[d] = (struct balance_drive){in->drives_f_s[d], in->drives_b_s[d]};
+    cache_path(path, sv);
+    if (profile_cache_find(&earlier, path, now, NULL) == 0)
+        values.digests = earlier.digests; /* what queries had does not depend on this measurement */
     adopt(sv, &values);
     keep(sv, &values);
     answer(sv);

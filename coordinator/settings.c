@@ -176,6 +176,7 @@ static int check_selection(struct settings *s, struct hill_why *why)
     /* the balance of two sides that score is hillinfer's */
     if (kv_policy_reads_keys(policy) || policy == KV_POLICY_HOST_DIGEST)
         s->epoch.beta_auto = false;
+    s->epoch.plan.lends_digests &= s->epoch.beta_auto; /* it is weighed with beta */
     if (policy == KV_POLICY_PREFETCH && s->epoch.speculate == HILL__SPECULATE__SPECULATE_OFF)
         s->epoch.speculate = HILL__SPECULATE__SPECULATE_ON; /* this policy is to fetch by a guess */
     return kv_selection_check(&s->epoch.plan.selection, why);

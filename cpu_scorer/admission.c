@@ -59,7 +59,7 @@ int admission_check(const struct core *core, const struct agent *agent, const st
 static struct hot_share_room free_room(const struct core *core, uint32_t policy)
 {
     const struct tiers *t = &core->tiers;
-    bool lends = core->config.lends_digests && kv_plan_caches_digests(policy);
+    bool lends = t->digests.config.n_owners && t->digests.n_frames;
     struct hot_share_room room = {.n_layers = core->config.geometry.n_layers,
                                   .n_sequences = core->config.n_sequences,
                                   .hot_blocks = t->hkm.n_blocks,
@@ -67,7 +67,7 @@ static struct hot_share_room free_room(const struct core *core, uint32_t policy)
                                   .n_drives = t->cold.n_drives,
                                   .stripe_slots = t->cold.stripe_slots,
                                   .cold_pool = core_has_drive(core)};
-    if (lends) {
+    if (lends && policy == KV_POLICY_HILLINFER) {
         room.lent_blocks = t->digests.unit.n_blocks;
         room.lent_frames = t->digests.unit.n_frames;
     }

@@ -29,6 +29,15 @@ struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks,
     return plan;
 }
 
+void adoption_note(const struct core *c, struct sequence *s)
+{
+    uint32_t stripes[LAYOUT_DRIVES_MAX] = {0};
+    for (uint32_t d = 0; d < c->tiers.cold.n_drives; d++)
+        stripes[d] = tiers_stripes(&c->tiers, s->index, d);
+    const struct kept_plan plan = adoption_plan(s, tiers_blocks(&c->tiers, s->index), stripes);
+    kept_replan(tiers_kept(&c->tiers, s->index), &plan);
+}
+
 static void take_plan(const struct core *c, struct sequence *s, const struct kept_plan *p)
 {
     s->settings = p->settings;

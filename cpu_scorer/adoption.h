@@ -43,3 +43,5 @@ int adoption_pump(struct agent *a, struct sequence *s, bool *moved);
 /* What is noted of a sequence that has been admitted with so much in each layer. */
 struct kept_plan adoption_plan(const struct sequence *s, uint32_t blocks,
                                const uint32_t stripes[LAYOUT_DRIVES_MAX]);
+/* What a later epoch is to find: what the sequence has set aside now. */
+void adoption_note(const struct core *c, struct sequence *s);

@@ -9,10 +9,10 @@
  * is over. A query reads all blocks of a layer, so one that made room for another would be gone
  * again before it is read.
  *
- * Where frames lie: in memory of their own, up to a cap (--digest-mb SIZE); or in hot blocks that a
- * sequence has lent (--digest-mb auto), for its own layers alone, each an equal part: in units of a
- * few blocks (kv_lent_unit), first in the place of the blocks' digests, then in that of their
- * entries. A frame may begin in one block and end in another; a group never does.
+ * Where frames lie: in memory of their own, up to a cap (--digest-mb SIZE); or, of hillinfer, in
+ * hot blocks that a sequence has lent (--digest-mb auto), for its own layers alone, each an equal
+ * part: in units of a few blocks (kv_lent_unit), first in the place of the blocks' digests, then
+ * in that of their entries. A frame may begin in one block and end in another; a group never does.
  *
  * Who calls it: tiers.c, which lends; evaluate_digest.c, evaluate_host.c. Concurrency: the data
  * thread; `fill` by a query's threads, each for groups of its own. Failure: a block without a frame
@@ -36,8 +36,8 @@ struct cached_digests_config {
     /* In memory of its own, tables included; below the tables' own size there is no cache. */
     uint64_t cap_bytes;
     bool shares; /* each list has an equal part of the frames; else whoever comes first */
-    /* Or in hot blocks: where the digests and the entries of all n_hot_blocks lie; n_owners: the
-     * sequences, each with as many lists. 0: memory of its own. */
+    /* Or in hot blocks: where the digests and the entries of all n_hot_blocks lie. n_owners: how
+     * many sequences lend some; each has n_lists / n_owners lists. 0: memory of its own. */
     uint8_t *hot_digests, *hot_entries;
     uint32_t n_hot_blocks, n_owners;
 };
@@ -54,7 +54,7 @@ struct cached_digests {
     struct cached_owner {
         uint32_t free;           /* its first free frame; CACHED_NONE: none */
         uint32_t n;              /* frames */
-    } * owners, own;             /* [n_owners]; own: of memory that is nobody's alone */
+    } * owners, own;             /* [n_owners]; own: of the cache's own memory */
     uint32_t *unit_owner;        /* [units] CACHED_NONE: not lent */
     uint32_t *unit_blocks;       /* [units][unit.n_blocks] hot blocks */
     uint32_t n_units, next_unit; /* where a free one is looked for */

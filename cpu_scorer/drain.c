@@ -22,16 +22,6 @@ static uint32_t stripes_held(const struct drain *d, const struct sequence *s)
     return tiers_stripes(&d->core->tiers, s->index, d->drive);
 }
 
-/* What a later epoch is to find: what the sequence has set aside now. */
-static void note_plan(const struct core *c, struct sequence *s)
-{
-    uint32_t stripes[LAYOUT_DRIVES_MAX] = {0};
-    for (uint32_t d = 0; d < c->tiers.cold.n_drives; d++)
-        stripes[d] = tiers_stripes(&c->tiers, s->index, d);
-    const struct kept_plan plan = adoption_plan(s, tiers_blocks(&c->tiers, s->index), stripes);
-    kept_replan(tiers_kept(&c->tiers, s->index), &plan);
-}
-
 /* Placed by recency, nobody knows of what its copies are: their slots take whatever goes down. */
 static void disown_copies(struct core *c, const struct sequence *s)
 {
@@ -47,12 +37,12 @@ static void take_lent(struct core *c)
 {
     for (uint32_t i = 0; i < c->config.n_sequences; i++) {
         struct sequence *s = &c->sequences[i];
-        if (s->share.lent == 0)
+        if (cached_digests_lent(&c->tiers.digests, i) == 0)
             continue;
         tiers_lend(&c->tiers, i, 0);
         s->share.lent = 0;
         if (core_runs(s))
-            note_plan(c, s);
+            adoption_note(c, s);
     }
 }
 
@@ -61,7 +51,8 @@ static void prepare(struct drain *d, struct sequence *s)
 {
     struct core *c = d->core;
     uint32_t all = kv_hot_blocks(s->max_tokens), now = tiers_blocks(&c->tiers, s->index);
-    take_lent(c);
+    if (all > now)
+        take_lent(c);
     uint32_t more = all > now ? hkm_extend(&c->tiers.hkm, s->index, all - now) : 0;
     bool placed = s->share.copies || s->share.beta > 0;
     if (!more && !placed)
@@ -80,7 +71,7 @@ static void prepare(struct drain *d, struct sequence *s)
     if (is_one_of_several(d)) /* what of its prompt is to come finds no room on the others */
         s->cold_from = s->cold_to = 0;
     s->moves_wanted = true;
-    note_plan(c, s);
+    adoption_note(c, s);
 }
 
 static uint32_t cold_entries(const struct drain *d, const struct sequence *s)
@@ -112,7 +103,7 @@ static int leave_drive(struct drain *d, struct sequence *s)
     s->cold_used = s->cold_used && is_one_of_several(d);
     for (uint32_t layer = 0; layer < d->core->config.geometry.n_layers; layer++)
         cold_map_release(&t->cold, tiers_part(t, s->index, layer, d->drive));
-    note_plan(d->core, s);
+    adoption_note(d->core, s);
     return 1;
 }
 
@@ -187,7 +178,7 @@ static void go_over(struct drain *d, struct sequence *s, const uint32_t *stripes
                 cold_map_reserve(&t->cold, tiers_part(t, s->index, layer, e),
                                  stripes[e]); /* counted */
     moves_leave_drives(d->core, s);
-    note_plan(d->core, s);
+    adoption_note(d->core, s);
 }
 
 static bool is_on_drive(const struct drain *d, const struct sequence *s)

@@ -548,7 +548,8 @@ static void end_host(struct digest_row *e, struct query *q)
     q->sequence->stats.score_hot_ns += e->real_ns;
     q->sequence->stats.score_cpu_ns += score_pool_worked_ns(c->pool) - e->worked_ns;
     q->sequence->stats.scored_bytes += score_pool_read_bytes(c->pool) - e->read_bytes;
-    q->sequence->stats.near_tokens += e->near_tokens;
+    if (q->kind != QUERY_AHEAD) /* which is not among the queries that are counted */
+        q->sequence->stats.near_tokens += e->near_tokens;
     model_cpu(e, q);
     c->scored = NULL; /* the threads are another row's */
     q->drive_is_left = true;

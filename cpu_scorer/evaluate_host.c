@@ -50,15 +50,13 @@ static uint32_t runs_max(const struct core *c)
 
 /* ---- tokens --------------------------------------------------------------------------------- */
 
-/* What sequences have that rest or are over gives room to those that run; where each has its own,
- * it keeps that while it rests. */
+/* What sequences have that rest or are over gives room to those that run. */
 static void open_sequence(struct evaluator *base, const struct sequence *s)
 {
     struct cached_digests *cache = &base->core->tiers.digests;
     for (uint32_t i = 0; i < cache->config.n_blocks && cache->n_frames; i++) {
         const struct sequence *owner = digest_owner(base->core, i);
-        bool gives = owner && owner != s && owner->state == SEQUENCE_RESTING;
-        if (!owner || (gives && !cache->config.n_owners))
+        if (!owner || (owner != s && owner->state == SEQUENCE_RESTING))
             cached_digests_drop(cache, i);
     }
 }
@@ -97,16 +95,13 @@ static void score_tokens(struct host_evaluator *e, const uint8_t *groups, uint32
 
 static void run_cached(struct host_evaluator *e, const struct cached_run *run)
 {
-    const struct cold_map *cold = &e->reader.base.core->tiers.cold;
-    uint32_t positions[KV_HOT_BLOCK_TOKENS], first = run->group % CACHED_BLOCK_GROUPS;
-    cold_map_positions(cold, e->reader.list, run->group * KV_GROUP_TOKENS, run->n * KV_GROUP_TOKENS,
-                       positions);
-    for (uint32_t done = 0, n; done < run->n; done += n) {
-        const uint8_t *groups =
-            cached_digests_at(cache_of(e), run->group / CACHED_BLOCK_GROUPS, first + done, &n);
-        n = n < run->n - done ? n : run->n - done;
-        score_tokens(e, groups, n * KV_GROUP_TOKENS, positions + done * KV_GROUP_TOKENS);
-    }
+    uint32_t positions[KV_HOT_BLOCK_TOKENS], n = run->n * KV_GROUP_TOKENS, together;
+    const uint8_t *groups =
+        cached_digests_at(cache_of(e), run->group / CACHED_BLOCK_GROUPS,
+                          run->group % CACHED_BLOCK_GROUPS, &together); /* all: nothing is lent */
+    cold_map_positions(&e->reader.base.core->tiers.cold, e->reader.list,
+                       run->group * KV_GROUP_TOKENS, n, positions);
+    score_tokens(e, groups, n, positions);
 }
 
 /* Items are the hot blocks, then the cached runs. */

@@ -51,9 +51,9 @@ static int plan_hot_alone(struct hot_share *p, uint32_t blocks_allowed, uint32_t
 static double scored_tokens(const struct hot_share *p, uint32_t max_tokens, uint32_t hot)
 {
     double most_hot = p->beta / (1 + p->beta), h = fmin((double)hot / max_tokens, most_hot);
-    double s = p->scores > most_hot ? p->scores - (p->scores - most_hot) * h / most_hot : most_hot;
-    bool any = p->adapts && p->copies; /* beta may come to anything */
-    return any || !(p->beta > 0) ? max_tokens : s * max_tokens;
+    double falls = p->adapts && p->copies ? 0 : fmax(p->scores - most_hot, 0); /* beta may rise */
+    double s = fmax(p->scores, most_hot) - falls * h / most_hot;
+    return p->beta > 0 ? fmin(s, 1) * max_tokens : max_tokens;
 }
 
 /* Of `blocks` that hold entries, one of them for those that wait for their way down: how many

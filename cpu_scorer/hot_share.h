@@ -16,7 +16,8 @@
  * drive scores the rest and fetches for all that is cold:
  *     s / f_c + alpha_c h / B_c = (1 - s) / f_s + alpha_s (1 - h) / B_s
  * so s falls evenly from `scores` at h = 0 to h itself where h is beta / (1 + beta). M_0 gives h:
- * the largest with which the digests of (s - h) of the tokens fit beside its entries.
+ * the largest with which the digests of (s - h) of the tokens fit beside its entries. Above 1 s
+ * means all tokens; where beta may change, s stays `scores`.
  *
  * Admission (hot_share_plan) reserves for the whole length ahead, so that nothing is refused in
  * mid-request. Each of n sequences may have 1/n of the hot blocks and of the cold stripes whatever
@@ -33,7 +34,7 @@
 
 struct hot_share {
     double beta;
-    double scores; /* share that the host is to score with digests alone; 0: it has none */
+    double scores; /* share that the host is to score with digests alone, above 1: all; 0: none */
     uint32_t sinks, window;
     uint32_t limit; /* hot tokens per layer */
     bool adapts;    /* beta may change meanwhile; only with copies */

@@ -121,6 +121,7 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
     if (s->share.limit < s->max_tokens) /* a block in which new tokens wait for room */
         *blocks = larger(*blocks, (hot + KV_HOT_BLOCK_TOKENS - 1) / KV_HOT_BLOCK_TOKENS + 1);
     *blocks = larger(*blocks, tiers_blocks(&c->tiers, s->index));
+    s->share.all = larger(s->share.all, *blocks); /* what it has is its part */
     for (uint32_t d = 0; d < t->cold.n_drives; d++) {
         stripes[d] = grown(c, s, d, n_tokens, stripes[d]);
         uint64_t more = (uint64_t)(stripes[d] - tiers_stripes(&c->tiers, s->index, d)) * n_layers;

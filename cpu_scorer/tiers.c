@@ -67,11 +67,11 @@ int tiers_create(struct tiers *t, const struct scorer_config *config, const stru
     t->hkm.no_digests = kv_policy_reads_keys(config->policy);
     gpu_slots_init(&t->gpu, t->hkm.gpu_table, n_lists, config->gpu_slots);
     rc = create_map(&t->cold, config, n_lists);
-    if (rc == 0)
-        rc = create_digests(t, config);
-    return rc ? hill_fail(why, rc, "cannot map a cold pool of %u stripes of %u slots: %s",
-                          config->n_stripes, config->stripe_slots, hill_strerror(rc))
-              : 0;
+    if (rc)
+        return hill_fail(why, rc, "cannot map a cold pool of %u stripes of %u slots: %s",
+                         config->n_stripes, config->stripe_slots, hill_strerror(rc));
+    rc = create_digests(t, config);
+    return rc ? hill_fail(why, rc, "cannot keep digests of cold tokens: %s", hill_strerror(rc)) : 0;
 }
 
 void tiers_destroy(struct tiers *t)

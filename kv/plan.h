@@ -115,7 +115,7 @@ static inline bool kv_plan_caches_digests(uint32_t policy)
 }
 static inline bool kv_plan_lends(const struct kv_plan_input *in)
 {
-    return in->lends_digests && kv_plan_caches_digests(in->selection.policy);
+    return in->lends_digests && in->selection.policy == KV_POLICY_HILLINFER;
 }
 
 /* Hot blocks are lent to cold digests in units of n_blocks, the fewest that hold whole frames

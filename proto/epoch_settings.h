@@ -62,7 +62,7 @@ struct epoch_settings {
     double beta;    /* wanted hot / cold entries, M_c / M_s; 0: everything hot that M_0 allows */
     bool beta_auto; /* beta follows what the scorer tells of its stages */
     /* Share of the tokens that the host is to score if it has no entry and all their digests
-     * (cpu_scorer/hot_share.h); 0: sequences do not lend hot blocks to digests. */
+     * (cpu_scorer/hot_share.h), above 1: all; 0: sequences do not lend hot blocks to digests. */
     double host_scores;
     Hill__Placement placement;
     double pin; /* bkp: the newest share locked hot; negative: the selection's alpha */

@@ -145,8 +145,9 @@ const struct option_spec hill_pipeline_specs[] = {
     OPTION(
         "digest-mb", SIZE, "SIZE",
         "how much of --hot-mb holds digests of cold tokens, which the host scores in the drive's "
-        "place (policies hillinfer, host-digest); auto: of a sequence that has more than its part "
-        "of --hot-mb holds, in place of entries, so that the host scores what --beta gives it",
+        "place (policies hillinfer, host-digest); auto, with --beta auto and policy hillinfer: a "
+        "sequence that is longer than its part of --hot-mb keeps digests there in place of some "
+        "entries, where the measured speeds say that this saves time; else none",
         .max = MAX_MIB, .choices = "auto", .fallback = "auto"),
     OPTION("rows-in-flight", INTEGER, "N",
            "queries of a layer that are worked at together: the drive scores and fetches for some "

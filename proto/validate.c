@@ -176,7 +176,7 @@ static int check_configure(const Hill__Configure *m, struct hill_why *why)
     if (code != 0)
         return code;
     CHECK("configure", "beta", not_negative(m->beta));
-    CHECK("configure", "host_scores", not_negative(m->host_scores) && m->host_scores <= 1);
+    CHECK("configure", "host_scores", not_negative(m->host_scores));
     CHECK("configure", "hot_cap_bytes", m->hot_cap_bytes <= CAP_MAX);
     CHECK("configure", "gpu_kv_cap_bytes", m->gpu_kv_cap_bytes <= CAP_MAX);
     CHECK("configure", "gpu_slots", m->gpu_slots > 0 && m->gpu_slots <= TOKENS_MAX);
@@ -602,8 +602,7 @@ static int check_short(const Hill__Message *message, struct hill_why *why)
         return 0;
     case HILL__MESSAGE__BODY_BALANCE:
         CHECK("balance", "beta", not_negative(message->balance->beta));
-        CHECK("balance", "host_scores",
-              not_negative(message->balance->host_scores) && message->balance->host_scores <= 1);
+        CHECK("balance", "host_scores", not_negative(message->balance->host_scores));
         CHECK("balance", "speeds", each_ok(message->balance->n_speeds, message->balance->speeds));
         return 0;
     case HILL__MESSAGE__BODY_TOKENIZE:

@@ -95,7 +95,8 @@ static void test_what_the_host_scores_by_digests_balances_both_sides(void **stat
                  (1 - s) * 1e9 / slow_host.f_s + alpha_B * 1e9 / slow_host.B_s);
     /* a host that scores everything before the drive has fetched */
     assert_int_equal(balance_host_scores(&s, &B, 0.9, NULL), 0);
-    assert_close(s, 1);
+    assert_close(s * 1e9 / B.f_c, (1 - s) * 1e9 / B.f_s + 0.9 * 1e9 / B.B_s);
+    assert_true(s > 1);
     assert_int_equal(balance_host_scores(&s, &B, 1.1, NULL), HILL_E_INVALID);
     assert_int_equal(balance_host_scores(&s, &B, NAN, NULL), HILL_E_INVALID);
 }

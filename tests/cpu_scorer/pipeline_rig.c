@@ -177,7 +177,7 @@ struct scorer_config rig_config(const struct rig_options *o)
         .key_window_bytes = kv_plane_read_bytes(&rig_geometry, o->policy) ? 8192 : 0,
         .digest_cache_bytes = kv_plan_caches_digests(o->policy) ? o->digest_cache_bytes : 0,
         .host_scores = o->host_scores,
-        .lends_digests = o->host_scores > 0 && kv_plan_caches_digests(o->policy),
+        .lends_digests = o->host_scores > 0 && o->policy == KV_POLICY_HILLINFER,
         .agent_deadline_ns = CLOCK_MS(o->agent_deadline_ms ? o->agent_deadline_ms : 60000)};
     config.n_drives = o->n_drives > 1 ? o->n_drives : 0;
     for (uint32_t d = 0; d < config.n_drives; d++) {

@@ -307,6 +307,7 @@ static void leave_one(const struct rig_options *o)
         assert_true(stats.cold.tokens > stats.hot.tokens);
         assert_int_equal(stats.drives[LEFT].tokens, 0);
         assert_true(stats.drives[0].tokens > 0 && stats.drives[2].tokens > 0);
+        assert_int_equal(stats.near_tokens > 0, o->host_scores > 0);
     }
     struct scorer_stats stats = one_more(r);
     assert_true(stats.cold.tokens > 0 && stats.drives[LEFT].tokens == 0);
@@ -323,6 +324,13 @@ static void test_lent_blocks_are_for_what_comes_up(void **unused)
     static const struct rig_options places[] = {
         {.csd = true, .beta = 9, .host_scores = 1, .hot_blocks = 48},
         {.csd = true, .beta = 9, .host_scores = 1, .hot_blocks = 48, .rows = 2, .reads_hot = true},
+        {.csd = true, /* the other drive has no room for this one's */
+         .beta = 9,
+         .host_scores = 1,
+         .hot_blocks = 48,
+         .n_drives = 2,
+         .drive_stripes = {RIG_SEQUENCES * RIG_LAYERS, RIG_STRIPES},
+         .speeds = {1, 2}},
     };
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         struct rig *r = rig_start(&places[i]);
@@ -330,7 +338,10 @@ static void test_lent_blocks_are_for_what_comes_up(void **unused)
         gpu_prefill(q);
         decode(&q, 1, BEFORE);
         rig_settle(r);
-        rig_drain(r);
+        if (places[i].n_drives)
+            rig_drain_drive(r, LEFT);
+        else
+            rig_drain(r);
         uint32_t steps = 0;
         for (; told(r) < 1 && steps < 100; steps++)
             decode(&q, 1, 1);
@@ -338,7 +349,8 @@ static void test_lent_blocks_are_for_what_comes_up(void **unused)
         decode(&q, 1, 10);
         struct scorer_stats stats = end(q);
         assert_true(stats.near_tokens > 0);
-        assert_int_equal(stats.hot.tokens, entries(steps + 10));
+        assert_int_equal(stats.hot.tokens + stats.cold.tokens, entries(steps + 10));
+        assert_int_equal(places[i].n_drives ? stats.drives[LEFT].tokens : stats.cold.tokens, 0);
         assert_int_equal(r->drained.left, 0);
         assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
         rig_stop(r);

@@ -322,6 +322,8 @@ static void interrupt_question(struct rig_options o)
     struct scorer_stats stats = gpu_end(q);
     assert_int_equal(stats.selection_hash, hash);
     assert_int_equal(stats.hot.tokens + stats.cold.tokens, RIG_LAYERS * ASKED_MAX);
+    if (o.host_scores > 0) /* what was lent is for entries */
+        assert_true(stats.hot.tokens > RIG_LAYERS * 300 && stats.near_tokens == 0);
     assert_int_equal(atomic_load_explicit(&r->n_failures, memory_order_relaxed), 0);
     rig_stop(r);
 }

@@ -159,7 +159,7 @@ static const struct as_right {
                 {"prefetch, " AS_INT4 ", " ALONE, "prefetch", 0.15},
                 {"leoam, as right", "leoam", 0.3}};
 
-/* ours: no digests, each alone, one row, two rows; 3 of 10 columns; equal DRAM */
+/* ours: no digests, as it finds, each alone, one row, two rows; 3 of 10 columns; equal DRAM */
 #define VARIANTS_MAX 7u
 _Static_assert(BARS + sizeof as_right / sizeof *as_right + VARIANTS_MAX <= COMPARISON_METHODS_MAX,
                "a whole run's rows");
