@@ -196,6 +196,13 @@ static void test_digests_take_the_place_of_entries_beyond_m_0(void **unused)
     assert_int_equal(p.all, 40);
     assert_int_equal(p.limit, 23 * 64);
     assert_int_equal(hot_share_target(&p, 6400), 23 * 64);
+    /* a host that is through with all tokens long before the drive scores all: 22 hot blocks, and
+     * the digests of the other 78 and of one that is not full */
+    p.scores = 2;
+    assert_int_equal(hot_share_plan(&p, &room, 6400, &blocks, stripes, NULL), 0);
+    assert_int_equal(blocks, 23);
+    assert_int_equal(p.lent, 17);
+    p.scores = 1;
     /* all that M_0 has for 1000 blocks is too little, even with the fewest entries */
     assert_int_equal(hot_share_plan(&p, &room, 20000, &blocks, stripes, NULL), 0);
     assert_int_equal(blocks, 2);
