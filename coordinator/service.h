@@ -118,7 +118,7 @@ int64_t profile_next_ns(const struct service *sv); /* when profile_tick is to be
 void profile_interrupt(struct service *sv);
 /* What is told to the scorer; M_0 bounds it there. */
 double profile_beta(const struct service *sv);
-/* Of Configure. */
+/* host_scores of struct epoch_settings. */
 double profile_host_scores(const struct service *sv);
 /* The same within M_0, of a full context. */
 double profile_beta_effective(const struct service *sv);

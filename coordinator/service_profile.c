@@ -97,7 +97,7 @@ static double with_link(const struct service *sv, double seconds_a_byte)
     return 1 / (seconds_a_byte + (m->on ? 1e-9 / m->gpu_link : 0));
 }
 
-/* Without queries that tell: as they had it last. */
+/* Until this run's queries have told: as those of an earlier run had it. */
 static bool digests_pay(struct service *sv, const struct balance_rates *now)
 {
     struct kv_lent_unit unit = kv_lent_unit(&sv->settings->epoch.plan.geometry);

@@ -130,38 +130,38 @@ uint64_t cached_digests_bytes(const struct cached_digests *c)
 
 /* ---- where groups lie ----------------------------------------------------------------------- */
 
-static uint8_t *lent_group(const struct cached_digests *c, uint32_t frame, uint32_t group)
+/* *n: groups of the frame, from this one on, that follow one another in memory. */
+static uint8_t *lent_group(const struct cached_digests *c, uint32_t frame, uint32_t group,
+                           uint32_t *n)
 {
     const uint32_t *blocks = &c->unit_blocks[frame / c->unit.n_frames * c->unit.n_blocks];
     uint32_t at = frame % c->unit.n_frames * GROUPS + group, near = c->unit.n_blocks * GROUPS;
     uint64_t bytes = kv_group_bytes(&c->config.geometry);
+    *n = GROUPS - group;
     if (at < near)
         return c->config.hot_digests +
                (blocks[at / GROUPS] * (uint64_t)GROUPS + at % GROUPS) * bytes;
     at -= near;
-    return c->config.hot_entries + at % c->unit.groups * bytes +
+    uint32_t within = at % c->unit.groups, left = c->unit.groups - within;
+    *n = left < *n ? left : *n;
+    return c->config.hot_entries + within * bytes +
            blocks[at / c->unit.groups] * (uint64_t)KV_HOT_BLOCK_TOKENS *
                kv_entry_bytes(&c->config.geometry);
 }
 
-static uint8_t *group_at(const struct cached_digests *c, uint32_t frame, uint32_t group)
+static uint8_t *group_at(const struct cached_digests *c, uint32_t frame, uint32_t group,
+                         uint32_t *n)
 {
     if (is_lent(c))
-        return lent_group(c, frame, group);
+        return lent_group(c, frame, group, n);
+    *n = GROUPS - group;
     return c->frames + ((uint64_t)frame * GROUPS + group) * kv_group_bytes(&c->config.geometry);
 }
 
 const uint8_t *cached_digests_at(const struct cached_digests *c, uint32_t block, uint32_t group,
                                  uint32_t *n)
 {
-    uint32_t frame = c->frame_of[block], left = GROUPS - group;
-    if (is_lent(c)) {
-        uint32_t at = frame % c->unit.n_frames * GROUPS + group, near = c->unit.n_blocks * GROUPS;
-        uint32_t there = at < near ? GROUPS : c->unit.groups - (at - near) % c->unit.groups;
-        left = left < there ? left : there;
-    }
-    *n = left;
-    return group_at(c, frame, group);
+    return group_at(c, c->frame_of[block], group, n);
 }
 
 /* ---- whose frames are ----------------------------------------------------------------------- */
@@ -269,11 +269,11 @@ void cached_digests_put(struct cached_digests *c, uint32_t slot, const uint8_t *
                         uint64_t index)
 {
     uint32_t block = slot / KV_HOT_BLOCK_TOKENS, lane = slot % KV_GROUP_TOKENS;
-    uint32_t group = slot % KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS;
+    uint32_t group = slot % KV_HOT_BLOCK_TOKENS / KV_GROUP_TOKENS, n;
     if (!cached_digests_has(c, block))
         return;
     uint32_t frame = c->frame_of[block];
-    kv_digest_copy(&c->config.geometry, group_at(c, frame, group), lane, from, index, 1);
+    kv_digest_copy(&c->config.geometry, group_at(c, frame, group, &n), lane, from, index, 1);
     c->here[(uint64_t)frame * GROUPS + group] |= (uint16_t)(1u << lane);
 }
 
@@ -285,8 +285,8 @@ void cached_digests_fill(struct cached_digests *c, uint32_t group, uint32_t lane
         return;
     uint32_t frame = c->frame_of[block];
     uint16_t *here = &c->here[(uint64_t)frame * GROUPS + group % GROUPS];
-    uint32_t lacking = lanes & ~(uint32_t)*here;
-    uint8_t *to = group_at(c, frame, group % GROUPS);
+    uint32_t lacking = lanes & ~(uint32_t)*here, n;
+    uint8_t *to = group_at(c, frame, group % GROUPS, &n);
     if (*here == 0)
         memcpy(to, from, kv_group_bytes(&c->config.geometry));
     else

@@ -94,6 +94,12 @@ static inline bool cached_digests_has(const struct cached_digests *c, uint32_t b
     return c->n_frames && c->frame_of[block] != CACHED_NONE;
 }
 
+/* Has any block of the list a frame? */
+static inline bool cached_digests_any(const struct cached_digests *c, uint32_t list)
+{
+    return c->n_frames && c->used[list] > 0;
+}
+
 /* Which slots of a block are here, as bits. */
 static inline uint64_t cached_digests_here(const struct cached_digests *c, uint32_t block)
 {

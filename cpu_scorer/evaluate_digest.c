@@ -61,12 +61,13 @@ const struct sequence *digest_owner(const struct core *c, uint32_t block)
     return s->state == SEQUENCE_FREE ? NULL : s;
 }
 
-/* What belongs to sequences that are over gives room. */
+/* What belongs to sequences that are over gives room; in lent blocks there is nothing of them. */
 static void open_sequence(struct evaluator *base, const struct sequence *s)
 {
     struct cached_digests *cache = &base->core->tiers.digests;
+    bool own = cache->n_frames && !cache->config.n_owners;
     (void)s;
-    for (uint32_t i = 0; i < cache->config.n_blocks && cache->n_frames; i++)
+    for (uint32_t i = 0; own && i < cache->config.n_blocks; i++)
         if (!digest_owner(base->core, i))
             cached_digests_drop(cache, i);
 }
@@ -152,7 +153,8 @@ static void list_near(struct digest_row *row)
 {
     const struct tiers *t = &row->evaluator->base.core->tiers;
     const struct query *q = row->query;
-    for (uint32_t d = 0; t->digests.n_frames && d < agent_of(row)->n_drives; d++) {
+    bool any = cached_digests_any(&t->digests, tiers_list(t, q->sequence->index, q->header.layer));
+    for (uint32_t d = 0; any && d < agent_of(row)->n_drives; d++) {
         const struct cold_list *l =
             &t->cold.lists[tiers_part(t, q->sequence->index, q->header.layer, d)];
         bool more = l->current != COLD_NONE;

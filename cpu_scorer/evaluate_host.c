@@ -96,9 +96,9 @@ static void score_tokens(struct host_evaluator *e, const uint8_t *groups, uint32
 static void run_cached(struct host_evaluator *e, const struct cached_run *run)
 {
     uint32_t positions[KV_HOT_BLOCK_TOKENS], n = run->n * KV_GROUP_TOKENS, together;
-    const uint8_t *groups =
-        cached_digests_at(cache_of(e), run->group / CACHED_BLOCK_GROUPS,
-                          run->group % CACHED_BLOCK_GROUPS, &together); /* all: nothing is lent */
+    const uint8_t *groups = cached_digests_at(cache_of(e), run->group / CACHED_BLOCK_GROUPS,
+                                              run->group % CACHED_BLOCK_GROUPS,
+                                              &together); /* the whole run: nothing is lent */
     cold_map_positions(&e->reader.base.core->tiers.cold, e->reader.list,
                        run->group * KV_GROUP_TOKENS, n, positions);
     score_tokens(e, groups, n, positions);

@@ -91,7 +91,7 @@ struct hkm_list {
 
 /* One block. Writer: the data thread. */
 struct hkm_owner {
-    uint32_t list;       /* sequence * n_layers + layer; HKM_NONE: free; HKM_LENT */
+    uint32_t list;       /* sequence * n_layers + layer; HKM_NONE: free; HKM_LENT: lent */
     uint32_t next, prev; /* in its list, or in the free list */
     uint32_t reserved;
     uint64_t used; /* bit i: slot i holds an entry */

@@ -40,7 +40,7 @@ struct hot_share {
     bool adapts;    /* beta may change meanwhile; only with copies */
     bool copies;    /* every token has a cold slot of its own set aside */
     uint32_t lent;  /* hot blocks of a layer that are to hold digests of cold tokens instead */
-    uint32_t all;   /* and with those that hold entries: what it may have of a layer's */
+    uint32_t all;   /* hot blocks of a layer for entries and lent: what the sequence may have */
 };
 
 struct hot_share_room {

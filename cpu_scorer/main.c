@@ -107,8 +107,8 @@ static double ms(int64_t ns)
 /* clang-format off */
 #define SAME(X)                                                                                    \
     X(request_id) X(selection_hash) X(budget) X(beta) X(link_key_bytes) X(link_score_bytes)        \
-    X(link_kv_bytes) X(flash_read_bytes) X(flash_write_bytes) X(scored_bytes) X(near_tokens) X(imbalance)         \
-    X(promoted) X(demoted) X(bounced) X(demoted_free) X(given_stream) X(given_room) X(ever_cold)   \
+    X(link_kv_bytes) X(flash_read_bytes) X(flash_write_bytes) X(scored_bytes) X(near_tokens)       \
+    X(imbalance) X(promoted) X(demoted) X(bounced) X(demoted_free) X(given_stream) X(given_room) X(ever_cold)   \
     X(queries) X(dropped_records) X(guess_queries) X(late_fetches) X(kept_tokens)
 /* clang-format on */
 #define TIMES(X)       X(score_hot) X(score_cold) X(score_cpu) X(merge) X(fetch) X(bounds)

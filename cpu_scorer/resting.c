@@ -130,7 +130,7 @@ int resting_grow(struct core *c, struct sequence *s, uint32_t n_tokens, uint32_t
     }
     uint32_t lent = hot_share_lent(&s->share, *blocks);
     if (lent * n_layers < cached_digests_lent(&t->digests, s->index))
-        tiers_lend(t, s->index, lent);
+        tiers_lend(t, s->index, lent); /* first: entries may need what comes back */
     if (hkm_reserve(&t->hkm, s->index, *blocks))
         return HILL_E_BUSY;
     tiers_lend(t, s->index, lent);

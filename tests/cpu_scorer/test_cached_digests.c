@@ -311,15 +311,27 @@ static void check_hot(const struct cached_digests *c)
     assert_int_equal(lent, cached_digests_lent(c, 0) + cached_digests_lent(c, 1));
 }
 
-static struct cached_digests_config lent_config(void)
+static struct cached_digests begin_lent(uint64_t seed)
 {
-    return (struct cached_digests_config){.geometry = geometry,
-                                          .n_blocks = BLOCKS,
-                                          .n_lists = OWNERS * OWNER_LISTS,
-                                          .hot_digests = hot.digests,
-                                          .hot_entries = hot.entries,
-                                          .n_hot_blocks = HOT,
-                                          .n_owners = OWNERS};
+    struct cached_digests c;
+    draws_seed(seed);
+    hot_begin();
+    const struct cached_digests_config config = {.geometry = geometry,
+                                                 .n_blocks = BLOCKS,
+                                                 .n_lists = OWNERS * OWNER_LISTS,
+                                                 .hot_digests = hot.digests,
+                                                 .hot_entries = hot.entries,
+                                                 .n_hot_blocks = HOT,
+                                                 .n_owners = OWNERS};
+    assert_int_equal(cached_digests_create(&c, &config), 0);
+    return c;
+}
+
+static void end_lent(struct cached_digests *c)
+{
+    check_hot(c);
+    cached_digests_destroy(c);
+    hot_end();
 }
 
 /* Entries of 48 bytes, and 320 bytes for the digests of sixteen: where 64 entries lie nine of these
@@ -327,11 +339,7 @@ static struct cached_digests_config lent_config(void)
 static void test_lent_blocks_alone_change(void **unused)
 {
     (void)unused;
-    draws_seed(1812);
-    hot_begin();
-    struct cached_digests c;
-    const struct cached_digests_config config = lent_config();
-    assert_int_equal(cached_digests_create(&c, &config), 0);
+    struct cached_digests c = begin_lent(1812);
     assert_int_equal(c.unit.n_blocks, 4);
     assert_int_equal(c.unit.n_frames, 13);
     for (uint32_t n = 0; n < 6000; n++) {
@@ -346,9 +354,7 @@ static void test_lent_blocks_alone_change(void **unused)
         if (n % 50 == 0)
             check_hot(&c);
     }
-    check_hot(&c);
-    cached_digests_destroy(&c);
-    hot_end();
+    end_lent(&c);
 }
 
 /* The seventh frame begins with the ninth group of the first block's entries, and goes on in the
@@ -356,11 +362,7 @@ static void test_lent_blocks_alone_change(void **unused)
 static void test_a_frame_may_lie_in_two_blocks(void **unused)
 {
     (void)unused;
-    draws_seed(1814);
-    hot_begin();
-    struct cached_digests c;
-    const struct cached_digests_config config = lent_config();
-    assert_int_equal(cached_digests_create(&c, &config), 0);
+    struct cached_digests c = begin_lent(1814);
     assert_true(lend(&c, 0));
     for (uint32_t b = 0; b < BLOCKS; b++)
         cached_digests_want(&c, b, b % OWNER_LISTS);
@@ -372,9 +374,7 @@ static void test_a_frame_may_lie_in_two_blocks(void **unused)
         assert_int_equal(n, b == 6 ? 1 : b == 8 ? 2 : 4);
     }
     check(&c);
-    check_hot(&c);
-    cached_digests_destroy(&c);
-    hot_end();
+    end_lent(&c);
 }
 
 /* Each owner has the frames of what it has lent, an equal part for each of its lists; taken back,
@@ -382,11 +382,7 @@ static void test_a_frame_may_lie_in_two_blocks(void **unused)
 static void test_owners_have_what_they_lend(void **unused)
 {
     (void)unused;
-    draws_seed(1813);
-    hot_begin();
-    struct cached_digests c;
-    const struct cached_digests_config config = lent_config();
-    assert_int_equal(cached_digests_create(&c, &config), 0);
+    struct cached_digests c = begin_lent(1813);
     cached_digests_want(&c, 0, 0);
     assert_false(cached_digests_has(&c, 0));
     assert_true(lend(&c, 1));
@@ -405,9 +401,7 @@ static void test_owners_have_what_they_lend(void **unused)
     cached_digests_take_back(&c, 1, 1, give_back, NULL); /* a whole unit */
     assert_int_equal(cached_digests_lent(&c, 1), 0);
     assert_int_equal(frames_taken(&c), 0);
-    check_hot(&c);
-    cached_digests_destroy(&c);
-    hot_end();
+    end_lent(&c);
 }
 
 int main(void)

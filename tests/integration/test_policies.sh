@@ -122,7 +122,7 @@ for mb in 0.12 4; do
     esac
 done
 
-# M_0 has room for two fifths of the entries, and the drive scores slowly: digests of cold tokens take the place of entries
+# M_0 has room for three quarters of the entries, and the drive scores slowly: digests of cold tokens take the place of entries
 slowly="--csd-model flash=2.9,score=0.2,dram=0"
 for digests in 0 auto; do
     # shellcheck disable=SC2086  # words on purpose
